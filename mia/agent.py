@@ -1,0 +1,94 @@
+"""THE LOOP: recall, plan, execute, reflect, replan at most once, judge, remember. Start reading here.
+
+Inference, both trainers and test-time learning run this loop; they differ only in who plays each role (DESIGN 1).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from mia.errors import UpstreamError
+from mia.types import Attempt, Cost, Episode, Event, EventKind, Failure, Label
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from mia.protocols import Execution, Executor, Judge, Listener, Memory, Planner, Reflector
+    from mia.types import Key, Plan, Question, Reward
+
+T = TypeVar("T")
+
+
+class Agent:
+    """Plays one question through all roles. Without a judge nothing is graded, rewarded or remembered yet."""
+
+    def __init__(  # noqa: PLR0913  (one argument per role)
+        self,
+        memory: Memory,
+        planner: Planner,
+        executor: Executor,
+        reflector: Reflector | None,
+        judge: Judge | None,
+        reward: Callable[[Episode], Reward] | None,
+        listener: Listener,
+    ) -> None:
+        self._memory = memory
+        self._planner = planner
+        self._executor = executor
+        self._reflector = reflector
+        self._judge = judge
+        self._reward = reward
+        self._listener = listener
+
+    async def run(self, question: Question, key: Key) -> Episode:
+        """Answer one question. A service that is down ends the episode as failed: not judged, not remembered."""
+        started, episode = time.monotonic(), Episode(key=key, question=question)
+        try:
+            async for grown in self._play(episode):
+                episode = grown
+        except UpstreamError as error:
+            episode = episode.model_copy(update={"failure": Failure.model_validate(error.facts())})
+        if episode.failure:
+            self._tell(EventKind.FAILED, key, episode.failure)
+        return episode.model_copy(update={"cost": Cost.of(episode, time.monotonic() - started)})
+
+    async def _play(self, episode: Episode) -> AsyncIterator[Episode]:
+        """Yield the episode each time it has grown, so that a failure later on loses nothing of it."""
+        question, key = episode.question, episode.key
+        recall = self._tell(EventKind.RECALLED, key, await self._memory.recall(question))
+        yield (episode := episode.model_copy(update={"recall": recall}))
+        planning = self._planner.start(question, recall, key)
+        execution = self._executor.start(question, key)
+        first = await self._attempt(episode, execution, await planning.plan())
+        yield (episode := episode.model_copy(update={"attempts": (first,), "failure": first.trajectory.failure}))
+        if self._reflector and not episode.failure:
+            reflection = self._tell(EventKind.REFLECTED, key, await self._reflector.reflect(planning, first))
+            yield (episode := episode.model_copy(update={"reflections": (reflection,)}))
+            if reflection.replan:
+                second = await self._attempt(episode, execution, await planning.replan(first))
+                update = {"attempts": (first, second), "failure": second.trajectory.failure}
+                yield (episode := episode.model_copy(update=update))
+        if self._judge and not episode.failure:
+            yield (episode := self._rewarded(episode))
+            await self._memory.remember(episode)
+            self._tell(EventKind.REMEMBERED, key, episode)
+
+    async def _attempt(self, episode: Episode, execution: Execution, plan: Plan) -> Attempt:
+        self._tell(EventKind.PLANNED, episode.key, plan)
+        attempt = Attempt(plan=plan, trajectory=await execution.carry_out(plan))
+        if attempt.trajectory.failure:
+            return attempt
+        self._tell(EventKind.ANSWERED, episode.key, attempt.trajectory)
+        if not self._judge:
+            return attempt
+        verdict = self._tell(EventKind.JUDGED, episode.key, await self._judge.judge(episode.question, attempt))
+        return attempt.model_copy(update={"verdict": verdict})
+
+    def _rewarded(self, episode: Episode) -> Episode:
+        graded = all(attempt.verdict and attempt.verdict.label is not Label.JUDGE_ERROR for attempt in episode.attempts)
+        return episode.model_copy(update={"reward": self._reward(episode)}) if self._reward and graded else episode
+
+    def _tell(self, kind: EventKind, key: Key, payload: T) -> T:
+        self._listener.on(Event(kind, key, time.time(), payload))
+        return payload

@@ -1,0 +1,1 @@
+"""The command line: `mia ...`, one module per group of commands."""

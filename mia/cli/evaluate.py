@@ -1,0 +1,122 @@
+"""`mia eval`: a data set, answered and graded, with live memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path  # noqa: TC003  (typer reads the annotations)
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from mia import wiring
+from mia.errors import ConfigError
+from mia.evaluation.datasets import Dataset, read_dataset
+from mia.evaluation.report import outcome, report
+from mia.evaluation.runner import finished, run
+from mia.prompts import fingerprint
+from mia.runs.folder import RunFolder, new_id
+from mia.runtime.settings import RoleSettings, load
+
+if TYPE_CHECKING:
+    from mia.types import Episode
+
+
+def evaluate(  # noqa: PLR0913  (one parameter per option)
+    data: Annotated[Path, typer.Argument(help="JSON lines with id, question and answers.")],
+    *,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Questions at once; with 1 each sees the memories of all before it.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option(help="Run folder; naming one again resumes it.")] = None,
+    memory_path: Annotated[Path | None, typer.Option(help="Memory to use. [default: a fresh one in the run]")] = None,
+    model: Annotated[str | None, typer.Option(help="URL of a model server ending in /v1. [MIA_MODEL]")] = None,
+    search_url: Annotated[str | None, typer.Option(help="URL of a search service. [MIA_SEARCH_URL]")] = None,
+) -> int:
+    """Answer and grade the questions of a data set; every question stays in the denominator.
+
+    Example: mia eval data/worldfacts/dev.jsonl --limit 8 --out runs/first
+    """
+    settings = load(RoleSettings, model=model, search_url=search_url, memory_path=memory_path, benchmark=True)
+    if settings.judge == "none":
+        raise ConfigError("An evaluation needs a judge.", remedy="Set MIA_JUDGE to exact or truth.")
+    path = out or settings.home / new_id("eval")
+    if memory_path is None:
+        settings = settings.model_copy(update={"memory_path": path / "memory.sqlite"})
+    dataset = read_dataset(data, settings, limit)
+    # Where the services are does not change what is measured, and a resumed run may find them on other ports.
+    place = {"model", "search_url", "model_port", "home", *RoleSettings.ROLE_URLS.values()}
+    made_by = {
+        "settings": settings.model_dump(mode="json", exclude=place),
+        "prompts": fingerprint(),
+        "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
+    }
+    folder = RunFolder.create(path, made_by)
+    episodes = asyncio.run(_run(settings, dataset, folder, concurrency))
+    _show(dataset, episodes, folder)
+    return 0
+
+
+async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int) -> list[Episode]:
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    size = len(dataset.questions)
+    before = sum(question.id in (done := finished(folder)) for question in dataset.questions)
+    async with wiring.agent(settings, answer_key=dataset.answer_key) as agent:
+        with progress:
+            task = progress.add_task(dataset.name, total=size, completed=before)
+            count = set(done)
+
+            def advance(episode: Episode) -> None:
+                if not episode.failure:
+                    count.add(episode.key.question_id)
+                    progress.update(task, completed=len(count))
+
+            return await run(dataset.questions, agent, folder, concurrency=concurrency, progress=advance)
+
+
+def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
+    console = Console()
+    table = Table(
+        "question", "answer", "truth", "outcome", "stop", "searches", "replans", "memories", "s", title=dataset.name
+    )
+    for episode in episodes:
+        final = episode.final
+        truth = dataset.answer_key[episode.question.id]
+        table.add_row(
+            Text(episode.question.text),
+            Text((episode.answer or "-")[:60]),
+            Text(" | ".join(truth.answers[:1])),
+            outcome(episode),
+            final.trajectory.stop.value if final else "-",
+            str(sum(episode.cost.tool_calls.values())),
+            str(max(0, len(episode.attempts) - 1)),
+            str(len(episode.recall.ids)),
+            f"{episode.cost.seconds.get('all', 0.0):.1f}",
+        )
+    console.print(table)
+    result = report(episodes)
+    low, high = result.interval
+    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(result.outcomes.items()))
+    console.print(Text(f"{result.size} questions: {outcomes}."))
+    console.print(
+        Text(f"accuracy {result.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}), failures counted as wrong")
+    )
+    console.print(
+        Text(
+            f"{result.model_calls} model calls, {result.searches} searches, "
+            f"{result.tokens:,} tokens, {result.seconds:.0f} s"
+        )
+    )
+    console.print(Text(f"recorded in {folder.path}"), soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The roles from afar: language models, search and, later, memory and executor services over HTTP."""

@@ -1,0 +1,202 @@
+"""Conversations with OpenAI-compatible chat endpoints: vLLM, llama.cpp, hosted APIs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mia.clients.profiles import PROFILES, Profile, recognise
+from mia.errors import ConfigError, InputError, ModelUnavailable, OutOfRoom, UpstreamError
+from mia.text import clean, close, split_thoughts, stop_at
+from mia.types import Message, Said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mia.protocols import Role, TokenCounter
+    from mia.runtime.http import Service
+    from mia.types import ImageRef, Want
+
+_DEFAULT_WINDOW = 32768
+_PER_MESSAGE = 8  # tokens that a chat template puts around a message
+_SMALLEST_REPLY = 16
+_TOO_LONG = ("context length", "context size", "context_length", "context window", "prompt is too long")
+_FINISH = {"stop": "stop", "tool_calls": "stop", "length": "length"}
+
+
+@dataclass
+class Endpoint:
+    """One model behind one URL. `connect` fills in what the endpoint itself knows best."""
+
+    service: Service
+    model: str = ""
+    profile: str = "auto"
+    window: int = 0
+    vision: bool = False
+
+    async def connect(self, deadline: float = 10.0) -> None:
+        """Ask the endpoint for its models: name, window and dialect.
+
+        Raises:
+            ModelUnavailable: nothing answers, or not as a model server does.
+            ConfigError: the model asked for is not served there.
+        """
+        listing = await self.service.get("/models", deadline=deadline)
+        served = [entry for entry in _list(listing.get("data")) if isinstance(entry, dict) and "id" in entry]
+        if not served:
+            raise ModelUnavailable(
+                f"{self.service.url} answers, but not as a model server: it lists no models.",
+                service="model",
+                status=200,
+                retryable=False,
+                remedy="Point the setting at the base URL of an OpenAI-compatible server, usually ending in /v1.",
+            )
+        names = [str(entry["id"]) for entry in served]
+        if self.model and self.model not in names:
+            raise ConfigError(
+                f"{self.service.url} does not serve {self.model!r}.",
+                remedy=f"Set MIA_MODEL_NAME to one of: {', '.join(names[:8])}.",
+            )
+        entry = served[names.index(self.model)] if self.model else served[0]
+        self.model = str(entry["id"])
+        if self.profile == "auto":
+            self.profile = recognise(str(entry.get("owned_by", "")), self.service.url)
+        meta = _object(entry.get("meta"))
+        self.window = self.window or int(entry.get("max_model_len") or meta.get("n_ctx") or _DEFAULT_WINDOW)
+
+    @property
+    def dialect(self) -> Profile:
+        """What the endpoint accepts."""
+        return PROFILES["plain" if self.profile == "auto" else self.profile]
+
+
+class ChatModels:
+    """Opens conversations, each role with its endpoint."""
+
+    def __init__(
+        self, endpoints: Mapping[Role, Endpoint], counter: TokenCounter, image_url: Callable[[ImageRef], str]
+    ) -> None:
+        self._endpoints = endpoints
+        self._counter = counter
+        self._image_url = image_url
+
+    def open(self, role: Role, system: str, history: Sequence[Message] = ()) -> ChatConversation:
+        """Start a dialogue for a role, or go on with one."""
+        messages = [Message(role="system", text=system), *history]
+        return ChatConversation(self._endpoints[role], messages, self._counter, self._image_url)
+
+
+class ChatConversation:
+    """An append-only dialogue with one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        messages: list[Message],
+        counter: TokenCounter,
+        image_url: Callable[[ImageRef], str],
+    ) -> None:
+        self._endpoint = endpoint
+        self._messages = messages
+        self._counter = counter
+        self._image_url = image_url
+        self._used = sum(map(self._tokens, messages))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, system message first."""
+        return tuple(self._messages)
+
+    @property
+    def room(self) -> int:
+        """Tokens left: exact once the endpoint has counted a prompt, never too many before."""
+        return self._endpoint.window - self._used
+
+    async def say(self, message: Message, want: Want) -> Said:
+        """Append a message and return the reply, shortened to what the window has room for."""
+        if message.images and not self._endpoint.vision:
+            raise InputError(
+                f"The model {self._endpoint.model!r} does not read images.",
+                remedy="Serve a vision model and set MIA_EXECUTOR_URL to it and MIA_VISION=true.",
+            )
+        max_tokens = min(want.max_tokens, self.room - self._tokens(message))
+        if max_tokens < _SMALLEST_REPLY:
+            raise OutOfRoom(f"{self._tokens(message)} tokens do not fit into {self.room} left of the window.")
+        messages = [*self._messages, message]
+        body = {"model": self._endpoint.model, "messages": [self._wire(entry) for entry in messages]}
+        body |= self._endpoint.dialect.parameters(want, max_tokens)
+        started = time.time()
+        reply = await self._post(body, want.deadline)
+        said = self._said(reply, want, started)
+        self._messages = [*messages, Message(role="assistant", text=said.raw)]
+        self._used = said.prompt_tokens + said.new_tokens + _PER_MESSAGE
+        return said
+
+    async def _post(self, body: dict[str, Any], deadline: float) -> dict[str, Any]:
+        try:
+            return await self._endpoint.service.post("/chat/completions", body, deadline=deadline)
+        except UpstreamError as error:
+            if error.status == 400 and any(sign in error.message.lower() for sign in _TOO_LONG):
+                raise OutOfRoom(error.message) from error
+            raise
+
+    def _said(self, reply: dict[str, Any], want: Want, started: float) -> Said:
+        choices = _list(reply.get("choices"))
+        choice = _object(choices[0]) if choices else {}
+        answer = choice.get("message")
+        if not isinstance(answer, dict):
+            raise ModelUnavailable(
+                f"{self._endpoint.service.url} answered with something that is not a chat completion.",
+                service="model",
+                status=200,
+                retryable=False,
+                remedy="Check that the URL is that of an OpenAI-compatible chat server.",
+            )
+        content = answer.get("content")
+        raw = clean(content if isinstance(content, str) else "")
+        apart = answer.get("reasoning_content") or answer.get("reasoning")
+        if isinstance(apart, str) and apart.strip():
+            raw = f"<think>\n{clean(apart).strip()}\n</think>\n\n{raw}"
+        finish = _FINISH.get(str(choice.get("finish_reason")), "aborted")
+        raw = stop_at(raw, want.stop)
+        if finish == "stop" and want.stop:
+            raw = close(raw)
+        thoughts, text = split_thoughts(raw)
+        usage = _object(reply.get("usage"))
+        return Said.model_validate(
+            {
+                "raw": raw,
+                "text": text,
+                "thoughts": thoughts,
+                "finish": finish,
+                "prompt_tokens": _whole(usage.get("prompt_tokens")) or sum(map(self._tokens, self._messages)),
+                "new_tokens": _whole(usage.get("completion_tokens")) or self._counter.count(raw),
+                "model": self._endpoint.model,
+                "started": started,
+                "seconds": time.time() - started,
+            }
+        )
+
+    def _tokens(self, message: Message) -> int:
+        pixels = sum(image.width * image.height for image in message.images)
+        return self._counter.count(message.text) + _PER_MESSAGE + pixels // 400
+
+    def _wire(self, message: Message) -> dict[str, Any]:
+        if not message.images:
+            return {"role": message.role, "content": message.text}
+        parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
+        parts += [{"type": "image_url", "image_url": {"url": self._image_url(image)}} for image in message.images]
+        return {"role": message.role, "content": parts}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,83 @@
+"""The `search` tool over a `/retrieve` service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from mia.errors import SearchUnavailable
+from mia.text import clean
+from mia.types import Observation, Source, ToolSpec
+from mia.wire.search import RetrieveRequest, RetrieveResponse
+
+if TYPE_CHECKING:
+    from mia.runtime.http import Service
+
+_MAX_QUERIES = 4
+_MAX_QUERY = 400
+_ALIASES = ("query_list", "queries", "query")
+
+
+class SearchTool:
+    """Text search. Each call may hold several queries; each query brings `topk` passages."""
+
+    def __init__(self, service: Service, topk: int = 3) -> None:
+        self._service = service
+        self._topk = topk
+        self.spec = ToolSpec(
+            name="search",
+            description="Searches a text collection; each query brings the best matching passages.",
+            parameters={
+                "type": "object",
+                "properties": {
+                    "query_list": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "One or more short, self-contained queries.",
+                    }
+                },
+                "required": ["query_list"],
+            },
+        )
+
+    async def call(self, arguments: dict[str, Any], deadline: float) -> Observation:
+        """Search. Arguments that hold no query are answered with what to mend; a service that is down raises."""
+        queries = _queries(arguments)
+        if not queries:
+            reason = 'The arguments of search must be {"query_list": ["..."]} with at least one query.'
+            return Observation(text=reason, error=reason)
+        body = RetrieveRequest(queries=queries, topk=self._topk, return_scores=True).model_dump()
+        reply = await self._service.post("/retrieve", body, deadline=deadline)
+        try:
+            found = RetrieveResponse.model_validate(reply).result
+        except ValidationError as error:
+            raise SearchUnavailable(
+                f"{self._service.url} answered with something that is not a search result.",
+                service="search",
+                status=200,
+                retryable=False,
+                remedy="Check that MIA_SEARCH_URL points at a /retrieve service.",
+            ) from error
+        return _observation(queries, found)
+
+
+def _queries(arguments: dict[str, Any]) -> list[str]:
+    value = next((arguments[name] for name in _ALIASES if name in arguments), None)
+    values = value if isinstance(value, list) else [value]
+    return [clean(query).strip()[:_MAX_QUERY] for query in values if isinstance(query, str) and query.strip()][
+        :_MAX_QUERIES
+    ]
+
+
+def _observation(queries: list[str], found: list[Any]) -> Observation:
+    sources: dict[str, Source] = {}
+    blocks = []
+    for query, hits in zip(queries, found, strict=False):
+        lines = [f"Results for: {query}"]
+        for hit in hits:
+            document = hit.document
+            lines.append(f"[{len(lines)}] {document.title}\n{document.text}")
+            sources.setdefault(document.id, Source(id=document.id, title=document.title))
+        blocks.append("\n".join(lines if hits else [*lines, "Nothing was found."]))
+    return Observation(text="\n=======\n".join(blocks), sources=tuple(sources.values()))

@@ -1,0 +1,1 @@
+"""Evaluation: data sets, a resumable runner, a report with honest denominators."""

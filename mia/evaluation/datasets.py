@@ -1,0 +1,71 @@
+"""Questions with their truth, read from JSON lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mia import wiring
+from mia.errors import InputError
+from mia.types import Truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mia.runtime.settings import RoleSettings
+    from mia.types import Question
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Questions in file order, the answer key beside them, and the hash of the file they come from."""
+
+    name: str
+    questions: tuple[Question, ...]
+    answer_key: dict[str, Truth]
+    sha256: str
+
+
+def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None) -> Dataset:
+    """Read `{id, question, answers, unanswerable?}` lines; the first `limit` of them.
+
+    Raises:
+        InputError: the file cannot be read, a line does not fit, or an id appears twice. Nothing is skipped, since a
+            skipped line would leave the denominator.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"The data set {path} cannot be read: {error.strerror}.", remedy="Check the path.") from error
+    questions: list[Question] = []
+    answer_key: dict[str, Truth] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        if limit is not None and len(questions) >= limit:
+            break
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            question = wiring.question(settings, row["question"], id=str(row["id"]))
+            answer_key_row = _truth(row)
+        except (ValueError, KeyError, TypeError, InputError) as error:
+            raise InputError(
+                f"Line {number} of {path} is not a question: {error}.",
+                remedy='Each line must be {"id": ..., "question": ..., "answers": [...]}.',
+            ) from error
+        if question.id in answer_key:
+            raise InputError(f"Line {number} of {path} repeats the id {question.id!r}.", remedy="Give each its own id.")
+        questions.append(question)
+        answer_key[question.id] = answer_key_row
+    if not questions:
+        raise InputError(f"{path} holds no question.", remedy="Name a file of JSON lines with at least one.")
+    return Dataset(path.stem, tuple(questions), answer_key, hashlib.sha256(data).hexdigest())
+
+
+def _truth(row: dict[str, Any]) -> Truth:
+    answers = row["answers"]
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise TypeError("answers must be a list of strings")
+    return Truth(answers=tuple(answers), unanswerable=bool(row.get("unanswerable", False)))

@@ -1,0 +1,1 @@
+"""The Executor: carries a plan out in a ReAct loop over tools, within budgets."""

@@ -1,0 +1,173 @@
+"""The ReAct loop: think, call a tool, observe, until an answer or a budget ends it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mia.errors import OutOfRoom, UpstreamError
+from mia.executor import render
+from mia.text import STOPS, Answer, Malformed, Prose, parse_turn
+from mia.types import Event, EventKind, Failure, Observation, Step, StopReason, ToolCall, Trajectory, Want
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mia.protocols import Conversation, Listener, Models, TokenCounter, Tool
+    from mia.types import Key, Message, Plan, Question, Said
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one question may spend.
+
+    `calls` counts the model's replies to one plan and `mistakes` those among them that could not be read; `seconds` is
+    for the whole question, the continuation after a revised plan included; tokens are per turn or observation.
+    """
+
+    calls: int = 20
+    mistakes: int = 2
+    turn_tokens: int = 1024
+    observation_tokens: int = 1024
+    turn_seconds: float = 120.0
+    seconds: float = 600.0
+    temperature: float = 0.0
+
+
+class ReactExecutor:
+    """An Executor that talks to a model and calls tools itself."""
+
+    def __init__(
+        self, models: Models, tools: Sequence[Tool], budget: Budget, counter: TokenCounter, listener: Listener
+    ) -> None:
+        self._models = models
+        self._tools = {tool.spec.name: tool for tool in tools}
+        self._budget = budget
+        self._counter = counter
+        self._listener = listener
+
+    def start(self, question: Question, key: Key) -> ReactExecution:
+        """Open the dialogue of one question."""
+        return self.resume(question, (), key)
+
+    def resume(self, question: Question, messages: Sequence[Message], key: Key) -> ReactExecution:
+        """Go on with a dialogue held elsewhere."""
+        specs = [tool.spec for tool in self._tools.values()]
+        conversation = self._models.open("executor", render.system(specs), messages)
+        return ReactExecution(question, key, conversation, self._tools, self._budget, self._counter, self._listener)
+
+
+class ReactExecution:
+    """One question's dialogue with the Executor."""
+
+    def __init__(  # noqa: PLR0913  (made by ReactExecutor alone)
+        self,
+        question: Question,
+        key: Key,
+        conversation: Conversation,
+        tools: dict[str, Tool],
+        budget: Budget,
+        counter: TokenCounter,
+        listener: Listener,
+    ) -> None:
+        self._question = question
+        self._key = key
+        self._conversation = conversation
+        self._tools = tools
+        self._budget = budget
+        self._counter = counter
+        self._listener = listener
+        self._replies = sum(message.role == "assistant" for message in conversation.messages)
+        self._calls: Counter[str] = Counter()
+        self._ends = time.monotonic() + budget.seconds
+
+    async def carry_out(self, plan: Plan) -> Trajectory:
+        """Carry a plan out. An empty plan is the Planner's malformed turn: nothing is searched without a plan."""
+        steps: list[Step] = []
+        answer, failure = None, None
+        try:
+            stop, answer = await self._loop(plan, steps)
+        except OutOfRoom:
+            stop = StopReason.TOKEN_LIMIT
+        except UpstreamError as error:
+            # A request that ended because the episode's own time was up says nothing about the service.
+            stop = StopReason.TIME_LIMIT
+            if time.monotonic() < self._ends:
+                stop, failure = StopReason.INFRA_ERROR, Failure.model_validate(error.facts())
+        return Trajectory(steps=tuple(steps), answer=answer, stop=stop, failure=failure)
+
+    async def _loop(self, plan: Plan, steps: list[Step]) -> tuple[StopReason, str | None]:
+        """Take turns until one ends it; `steps` grows as they are taken, so that an exception loses none."""
+        if not plan.text:
+            return StopReason.MALFORMED, None
+        mistakes = 0
+        message = render.revision(plan) if self._replies else render.opening(self._question, plan)
+        for left in range(self._budget.calls, 0, -1):
+            last = self._last_turn(message, left)
+            said = await self._say(render.forced(message) if last else message)
+            turn = parse_turn(said.text)
+            steps.append(Step(said=said, call=turn if isinstance(turn, ToolCall) else None))
+            if isinstance(turn, Answer):
+                return last or StopReason.ANSWERED, turn.text
+            if last or said.finish == "aborted":
+                return last or StopReason.ABORTED, None
+            seen = await self._observe(turn, said)
+            steps[-1] = steps[-1].model_copy(update={"observation": seen})
+            mistakes += not isinstance(turn, ToolCall)
+            if mistakes > self._budget.mistakes:
+                return StopReason.MALFORMED if isinstance(turn, Malformed) else StopReason.NO_ANSWER, None
+            message = render.observation(seen)
+        return StopReason.CALL_LIMIT, None
+
+    def _last_turn(self, message: Message, left: int) -> StopReason | None:
+        """Name the budget that makes the next reply the last one, if there is one."""
+        if left == 1:
+            return StopReason.CALL_LIMIT
+        if time.monotonic() + self._budget.turn_seconds >= self._ends:
+            return StopReason.TIME_LIMIT
+        upcoming = self._counter.count(message.text) + self._budget.observation_tokens + 2 * self._budget.turn_tokens
+        return StopReason.TOKEN_LIMIT if self._conversation.room < upcoming else None
+
+    async def _say(self, message: Message) -> Said:
+        want = Want(
+            max_tokens=self._budget.turn_tokens,
+            temperature=self._budget.temperature,
+            stop=STOPS,
+            seed=self._key.seed(self._replies),
+            deadline=max(0.0, min(self._budget.turn_seconds, self._ends - time.monotonic())),
+        )
+        said = await self._conversation.say(message, want)
+        self._replies += 1
+        self._emit(EventKind.SAID, said)
+        return said
+
+    async def _observe(self, turn: ToolCall | Malformed | Prose, said: Said) -> Observation:
+        if isinstance(turn, ToolCall):
+            self._emit(EventKind.CALLED, turn)
+            seen = await self._call(turn)
+        else:
+            reason = turn.reason if isinstance(turn, Malformed) else "There is no tool call and no answer."
+            if said.finish == "length":
+                reason = f"The reply was cut off at {self._budget.turn_tokens} tokens. {reason}"
+            seen = Observation(text=render.mend(reason), error=reason)
+        self._emit(EventKind.OBSERVED, seen)
+        return seen
+
+    async def _call(self, call: ToolCall) -> Observation:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            reason = f"There is no tool named {call.name[:64]!r}; there is: {', '.join(self._tools)}."
+            return Observation(text=render.mend(reason), error=reason)
+        if tool.spec.max_calls is not None and self._calls[call.name] >= tool.spec.max_calls:
+            reason = f"{call.name} may be called {tool.spec.max_calls} time(s) per question, and it was."
+            return Observation(text=render.mend(reason), error=reason)
+        self._calls[call.name] += 1
+        started = time.monotonic()
+        seen = await tool.call(call.arguments, max(0.0, min(self._budget.turn_seconds, self._ends - started)))
+        text = self._counter.cut(seen.text, self._budget.observation_tokens)
+        return seen.model_copy(update={"text": text, "seconds": time.monotonic() - started})
+
+    def _emit(self, kind: EventKind, payload: object) -> None:
+        self._listener.on(Event(kind, self._key, time.time(), payload))

@@ -1,0 +1,1 @@
+"""The Judge: grades an attempt once, against the truth."""

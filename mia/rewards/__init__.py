@@ -1,0 +1,1 @@
+"""Rewards: a finished episode to named parts, exactly (paper section 4)."""

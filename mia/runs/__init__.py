@@ -1,0 +1,1 @@
+"""The run folder: what was done, by which settings, prompts, data and code."""

@@ -1,0 +1,1 @@
+"""What any process needs: settings, logging, HTTP in and out, images, vectors."""

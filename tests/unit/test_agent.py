@@ -1,0 +1,126 @@
+import asyncio
+
+from scripted import Heard, ScriptedModels, ScriptedTool, call
+
+from mia.agent import Agent
+from mia.errors import JudgeUnavailable, MemoryUnavailable, ModelUnavailable
+from mia.executor.react import Budget, ReactExecutor
+from mia.judge.truth import TruthJudge
+from mia.planner.dialogue import DialoguePlanner, PlanBudget, PlannerReflector
+from mia.rewards.planner import planner_reward
+from mia.text import ByteCounter
+from mia.types import Key, Label, Question, Recall, StopReason, Truth
+
+QUESTION = Question(id="q", text="Which city?")
+KEY = Key(run="r", question_id="q")
+
+
+class KeptMemory:
+    def __init__(self, down=False):
+        self.kept = []
+        self._down = down
+
+    async def recall(self, question):
+        return Recall()
+
+    async def remember(self, episode):
+        if self._down:
+            raise MemoryUnavailable("down", service="memory")
+        self.kept.append(episode)
+
+
+class DownJudge:
+    async def judge(self, question, attempt):
+        raise JudgeUnavailable("down", service="judge")
+
+
+def play(planner, executor, *, memory=None, judge=True, reflect=True):
+    models = ScriptedModels(planner=planner, executor=executor)
+    heard, memory, tool = Heard(), memory or KeptMemory(), ScriptedTool()
+    if judge is True:
+        judge = TruthJudge({"q": Truth(answers=("Paris",))})
+    agent = Agent(
+        memory,
+        DialoguePlanner(models, [tool.spec], PlanBudget(), ByteCounter()),
+        ReactExecutor(models, [tool], Budget(), ByteCounter(), heard),
+        PlannerReflector() if reflect else None,
+        judge or None,
+        planner_reward if judge else None,
+        heard,
+    )
+    return asyncio.run(agent.run(QUESTION, KEY)), heard, memory
+
+
+def test_a_question_goes_through_all_roles_in_order():
+    episode, heard, memory = play(
+        ["1. Look.", "yes", "1. Look again."],
+        [call("a"), "<answer>Lyon</answer>", call("b"), "<answer>Paris</answer>"],
+    )
+    assert heard.kinds == [
+        *["recalled", "planned", "said", "called", "observed", "said", "answered", "judged", "reflected"],
+        *["planned", "said", "called", "observed", "said", "answered", "judged", "remembered"],
+    ]
+    assert episode.answer == "Paris"
+    assert [attempt.verdict.label for attempt in episode.attempts] == [Label.INCORRECT, Label.CORRECT]
+    assert abs(episode.reward.value - 0.8) < 1e-9
+    assert memory.kept[0].attempts == episode.attempts
+    assert episode.cost.model_calls == {"planner": 3, "executor": 4}
+    assert episode.cost.tool_calls == {"search": 2}
+
+
+def test_there_is_one_revision_at_most():
+    episode, _, _ = play(["1. Look.", "yes", "1. Again.", "yes"], ["<answer>Lyon</answer>"])
+    assert len(episode.attempts) == 2
+    assert len(episode.reflections) == 1
+
+
+def test_without_a_judge_nothing_is_graded_rewarded_or_remembered():
+    episode, heard, memory = play(["1. Look.", "no"], ["<answer>Paris</answer>"], judge=False)
+    assert (episode.attempts[0].verdict, episode.reward, memory.kept) == (None, None, [])
+    assert "judged" not in heard.kinds
+
+
+def test_without_a_reflector_the_first_answer_stands():
+    episode, heard, _ = play(["1. Look."], ["<answer>Paris</answer>"], reflect=False)
+    assert (episode.answer, episode.reflections) == ("Paris", ())
+    assert "reflected" not in heard.kinds
+
+
+def test_a_model_that_is_down_fails_the_episode_and_keeps_what_was_done():
+    down = ModelUnavailable("down", service="model")
+    episode, heard, memory = play(["1. Look.", down], [call("a"), "<answer>Paris</answer>"])
+    assert episode.failure.service == "model"
+    assert episode.attempts[0].trajectory.answer == "Paris"
+    assert (episode.reward, memory.kept) == (None, [])
+    assert heard.kinds[-1] == "failed"
+
+
+def test_an_executor_that_failed_is_not_judged_and_not_reflected_on():
+    episode, heard, memory = play(["1. Look.", "yes"], [ModelUnavailable("down", service="model")])
+    assert episode.attempts[0].trajectory.stop is StopReason.INFRA_ERROR
+    assert episode.failure.service == "model"
+    assert memory.kept == []
+    assert not {"judged", "reflected", "answered"} & set(heard.kinds)
+
+
+def test_a_judge_that_is_down_fails_the_episode():
+    episode, _, memory = play(["1. Look.", "no"], ["<answer>Paris</answer>"], judge=DownJudge())
+    assert (episode.failure.service, memory.kept) == ("judge", [])
+
+
+def test_a_memory_that_is_down_fails_the_episode_but_loses_no_answer():
+    episode, heard, _ = play(["1. Look.", "no"], ["<answer>Paris</answer>"], memory=KeptMemory(down=True))
+    assert (episode.failure.service, episode.answer) == ("memory", "Paris")
+    assert "remembered" not in heard.kinds
+
+
+def test_an_answer_that_cannot_be_graded_is_not_rewarded():
+    episode, _, _ = play(["1. Look.", "no"], ["<answer>Paris</answer>"], judge=TruthJudge({}))
+    assert (episode.attempts[0].verdict.label, episode.reward) == (Label.JUDGE_ERROR, None)
+
+
+def test_an_episode_reads_back_as_it_was_written():
+    episode, _, _ = play(["1. Look.", "no"], [call("東京"), "<answer>Paris</answer>"])
+    line = episode.model_dump_json()
+    assert "東京" in line
+    assert type(episode).model_validate_json(line) == episode
