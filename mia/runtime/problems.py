@@ -1,0 +1,72 @@
+"""Errors as HTTP answers, in one shape for every service: `{error: {type, message, remedy}, request_id}`."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from mia.errors import InputError, MiaError, OutOfRoom, StorageError, UpstreamError
+from mia.runtime.logging import request_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI, Request
+
+RETRY_AFTER = {"Retry-After": "1"}
+STATUSES: tuple[tuple[type[MiaError], int], ...] = (
+    (InputError, 400),
+    (OutOfRoom, 413),
+    (StorageError, 503),
+    (UpstreamError, 502),
+)
+
+_log = logging.getLogger(__name__)
+
+
+def problem(
+    status: int, message: str, *, kind: str = "", remedy: str = "", headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Build the answer that tells of an error; `kind` defaults to the name of the status."""
+    error = {
+        "type": kind or HTTPStatus(status).phrase.replace(" ", ""),
+        "message": _encodable(message),
+        "remedy": _encodable(remedy),
+    }
+    return JSONResponse({"error": error, "request_id": request_id.get()}, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error that a route raises on purpose come out as a `problem`."""
+    app.exception_handler(MiaError)(_answer_mia_error)
+    app.exception_handler(RequestValidationError)(_answer_invalid)
+    app.exception_handler(HTTPException)(_answer_http)
+
+
+def _answer_mia_error(_: Request, error: MiaError) -> JSONResponse:
+    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+    headers = None
+    if isinstance(error, UpstreamError) and error.retryable:
+        status, headers = 503, RETRY_AFTER
+    if status >= 500:
+        _log.error("%s", error, extra={"type": type(error).__name__})
+    return problem(status, error.message, kind=type(error).__name__, remedy=error.remedy, headers=headers)
+
+
+def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5]]
+    return problem(422, f"The request is not valid: {'; '.join(wrong)}.", kind="InvalidRequest", remedy="See /docs.")
+
+
+def _answer_http(_: Request, error: HTTPException) -> JSONResponse:
+    return problem(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _encodable(text: str) -> str:
+    """Replace half characters, which JSON escapes can carry in and UTF-8 cannot carry out."""
+    return text.encode("utf-8", "replace").decode("utf-8")

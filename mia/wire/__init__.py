@@ -1,0 +1,1 @@
+"""HTTP contracts: what goes over the wire, field by field."""

@@ -1,0 +1,47 @@
+import pytest
+
+from mia.errors import ConfigError
+from mia.runtime.settings import RoleSettings, SearchServiceSettings, known_names, load, names
+
+
+def test_a_documented_name_is_read_and_an_option_wins(monkeypatch):
+    monkeypatch.setenv("MIA_TOPK", "5")
+    assert load(RoleSettings).topk == 5
+    assert load(RoleSettings, topk=7).topk == 7
+    assert load(RoleSettings, topk=None).topk == 5
+
+
+def test_the_released_names_still_work(monkeypatch):
+    monkeypatch.setenv("SERVICE_URL", "http://host:1")
+    monkeypatch.setenv("MAX_LLM_CALL_PER_RUN", "30")
+    settings = load(RoleSettings)
+    assert (settings.search_url, settings.max_calls) == ("http://host:1", 30)
+
+
+def test_a_field_name_is_no_environment_name(monkeypatch):
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert str(load(RoleSettings).home) == "runs"
+
+
+def test_an_unknown_name_is_refused(monkeypatch):
+    monkeypatch.setenv("MIA_TOKPK", "5")
+    with pytest.raises(ConfigError, match="MIA_TOKPK"):
+        load(RoleSettings)
+
+
+@pytest.mark.parametrize(("name", "value"), [("MIA_TOPK", "many"), ("MIA_TOPK", "0"), ("MIA_MEMORY_SCORE", "best")])
+def test_a_value_that_does_not_fit_names_its_setting(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=name):
+        load(RoleSettings)
+
+
+def test_secrets_do_not_show(monkeypatch):
+    monkeypatch.setenv("MIA_TOKEN", "hush")
+    assert "hush" not in repr(load(RoleSettings)) + str(load(RoleSettings).model_dump(mode="json"))
+
+
+def test_every_setting_has_an_environment_name():
+    for kind in (RoleSettings, SearchServiceSettings):
+        assert all(names(kind).values())
+    assert "SEARCH_PORT" in known_names()
