@@ -57,7 +57,7 @@ class Agent:
         """Yield the episode each time it has grown, so that a failure later on loses nothing of it."""
         question, key = episode.question, episode.key
         recall = self._tell(EventKind.RECALLED, key, await self._memory.recall(question))
-        yield (episode := episode.model_copy(update={"recall": recall}))
+        yield (episode := episode.model_copy(update={"recall": recall, "memory_sequence": recall.sequence}))
         planning = self._planner.start(question, recall, key)
         execution = self._executor.start(question, key)
         first = await self._attempt(episode, execution, await planning.plan())

@@ -196,11 +196,15 @@ class Workflow(Noun):
 
 
 class Recall(Noun):
-    """Memories shown for a question, best first, each with its score; `withheld` are ids held back on purpose."""
+    """Memories shown for a question, best first, each with its score; `withheld` are ids held back on purpose.
+
+    `sequence` is the number of the memory's latest change when it was asked.
+    """
 
     successes: tuple[tuple[Workflow, float], ...] = ()
     failures: tuple[tuple[Workflow, float], ...] = ()
     withheld: tuple[int, ...] = ()
+    sequence: int = 0
 
     @property
     def ids(self) -> tuple[int, ...]:

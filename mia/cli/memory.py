@@ -19,18 +19,18 @@ from mia.runtime.settings import RoleSettings, load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia.memory.bank import Bank
+    from mia.memory.storage import Storage
 
 app = typer.Typer(help="See and edit what the agent remembers.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @contextmanager
-def _bank() -> Iterator[Bank]:
-    bank = wiring.bank(load(RoleSettings))
+def _storage() -> Iterator[Storage]:
+    storage = wiring.storage(load(RoleSettings))
     try:
-        yield bank
+        yield storage
     finally:
-        bank.close()
+        storage.close()
 
 
 @app.command("list")
@@ -41,8 +41,8 @@ def list_memories(
     """List memories, newest first."""
     if label not in (None, "correct", "incorrect"):
         raise InputError(f"There is no label {label!r}.", remedy="Use correct or incorrect.")
-    with _bank() as bank:
-        rows = bank.list(limit=limit, label=label)
+    with _storage() as storage:
+        rows = storage.list(limit, correct=None if label is None else label == "correct")
     if not rows:
         Console().print("Nothing is remembered yet: `mia ask ... --truth ...` or `mia eval` make memories.")
         return
@@ -57,8 +57,8 @@ def list_memories(
 @app.command()
 def show(id: Annotated[int, typer.Argument(help="The memory's id.")]) -> None:  # noqa: A002
     """Show one memory whole."""
-    with _bank() as bank:
-        row = bank.get(id)
+    with _storage() as storage:
+        row = storage.get(id)
     if row is None:
         raise InputError(f"There is no memory {id}.", remedy="`mia memory list` shows the ids.")
     Console().print_json(row.model_dump_json(), ensure_ascii=False)
@@ -67,8 +67,8 @@ def show(id: Annotated[int, typer.Argument(help="The memory's id.")]) -> None:  
 @app.command()
 def forget(id: Annotated[int, typer.Argument(help="The memory's id.")]) -> None:  # noqa: A002
     """Forget one memory. The change log keeps what is needed to undo it."""
-    with _bank() as bank:
-        if not bank.forget(id):
+    with _storage() as storage:
+        if not storage.forget(id):
             raise InputError(f"There is no memory {id}.", remedy="`mia memory list` shows the ids.")
     Console().print(f"Memory {id} is forgotten.")
 
@@ -76,5 +76,5 @@ def forget(id: Annotated[int, typer.Argument(help="The memory's id.")]) -> None:
 @app.command()
 def stats() -> None:
     """Print counts of the memory as JSON."""
-    with _bank() as bank:
-        Console().print_json(json.dumps(bank.stats(), ensure_ascii=False))
+    with _storage() as storage:
+        Console().print_json(json.dumps(storage.stats(), ensure_ascii=False))

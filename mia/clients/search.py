@@ -9,10 +9,11 @@ from pydantic import ValidationError
 from mia.errors import SearchUnavailable
 from mia.text import clean
 from mia.types import Observation, Source, ToolSpec
-from mia.wire.search import RetrieveRequest, RetrieveResponse
+from mia.wire.search import Hit, RetrieveRequest, RetrieveResponse
 
 if TYPE_CHECKING:
     from mia.runtime.http import Service
+    from mia.wire.search import Document
 
 _MAX_QUERIES = 4
 _MAX_QUERY = 400
@@ -50,7 +51,7 @@ class SearchTool:
         body = RetrieveRequest(queries=queries, topk=self._topk, return_scores=True).model_dump()
         reply = await self._service.post("/retrieve", body, deadline=deadline)
         try:
-            found = RetrieveResponse.model_validate(reply).result
+            result = RetrieveResponse.model_validate(reply).result
         except ValidationError as error:
             raise SearchUnavailable(
                 f"{self._service.url} answered with something that is not a search result.",
@@ -59,7 +60,7 @@ class SearchTool:
                 retryable=False,
                 remedy="Check that MIA_SEARCH_URL points at a /retrieve service.",
             ) from error
-        return _observation(queries, found)
+        return _observation(queries, [[hit for hit in hits if isinstance(hit, Hit)] for hits in result])
 
 
 def _queries(arguments: dict[str, Any]) -> list[str]:
@@ -70,14 +71,22 @@ def _queries(arguments: dict[str, Any]) -> list[str]:
     ]
 
 
-def _observation(queries: list[str], found: list[Any]) -> Observation:
+def _observation(queries: list[str], found: list[list[Hit]]) -> Observation:
     sources: dict[str, Source] = {}
     blocks = []
     for query, hits in zip(queries, found, strict=False):
         lines = [f"Results for: {query}"]
-        for hit in hits:
-            document = hit.document
-            lines.append(f"[{len(lines)}] {document.title}\n{document.text}")
-            sources.setdefault(document.id, Source(id=document.id, title=document.title))
+        for number, hit in enumerate(hits, 1):
+            title, text = _parts(hit.document)
+            lines.append(f"[{number}] {title}\n{text}")
+            name = str(hit.document.id if hit.document.id is not None else title)
+            sources.setdefault(name, Source(id=name, title=title))
         blocks.append("\n".join(lines if hits else [*lines, "Nothing was found."]))
     return Observation(text="\n=======\n".join(blocks), sources=tuple(sources.values()))
+
+
+def _parts(document: Document) -> tuple[str, str]:
+    """Return title and text: services of the released layout send both in `contents` alone."""
+    head, _, body = document.contents.partition("\n")
+    extra = document.model_extra or {}
+    return str(extra.get("title") or head.strip().strip('"')), str(extra.get("text") or body)

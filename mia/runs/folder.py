@@ -25,8 +25,8 @@ _SCHEMA = 1
 
 
 def new_id(kind: str) -> str:
-    """Return a run id that sorts by time and does not repeat: `ask-20260131-120000-1f3a`."""
-    return f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Return a run id that sorts by time and does not repeat: `ask-20260131-120000-1f3a90c2`."""
+    return f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def code_hash() -> str:

@@ -1,0 +1,210 @@
+"""Settings to objects: the only place that chooses implementations."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from mia.agent import Agent
+from mia.clients.chat import ChatModels, Endpoint
+from mia.clients.search import SearchTool
+from mia.errors import InputError, ModelUnavailable, SearchUnavailable
+from mia.executor.react import Budget, ReactExecutor
+from mia.judge.truth import TruthJudge
+from mia.memory.bank import Bank
+from mia.memory.compress import ExtractiveCompressor, ModelCompressor
+from mia.memory.manager import Manager
+from mia.memory.nothing import NoMemory
+from mia.memory.recall import RecallRule
+from mia.memory.storage import Storage
+from mia.planner.dialogue import DialoguePlanner, PlanBudget, PlannerReflector
+from mia.rewards.planner import planner_reward
+from mia.runtime.encoder import load_encoder
+from mia.runtime.http import Service
+from mia.runtime.images import ImageStore
+from mia.text import ByteCounter, clean
+from mia.transcript import fitted_transcript
+from mia.types import Question
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from pathlib import Path
+
+    from mia.protocols import Listener, Memory, Role
+    from mia.runtime.settings import RoleSettings
+    from mia.types import Episode, Event, Truth
+
+MAX_QUESTION = 8000
+ROLES: tuple[Role, ...] = ("planner", "executor", "judge", "manager")
+
+
+class Silence:
+    """A Listener for runs that nobody watches."""
+
+    def on(self, event: Event) -> None:
+        """Let it pass."""
+
+
+def images(settings: RoleSettings) -> ImageStore:
+    """Return the store that image bytes live in."""
+    return ImageStore(settings.home / "images", settings.max_pixels)
+
+
+def question(settings: RoleSettings, text: str, *, id: str = "", image_files: Iterable[Path] = ()) -> Question:  # noqa: A002
+    """Make a question of what a person typed or a data set holds.
+
+    Raises:
+        InputError: it is empty, longer than 8,000 characters, or not text; an image is no image.
+    """
+    text = clean(text).strip()
+    if not text:
+        raise InputError("The question is empty.", remedy='Ask something: mia ask "Which country is Aba in?"')
+    if len(text) > MAX_QUESTION:
+        raise InputError(
+            f"The question has {len(text):,} characters; {MAX_QUESTION:,} are the most.",
+            remedy="Ask the question alone; put long material into the search corpus.",
+        )
+    odd = sum(char == "\ufffd" or (not char.isprintable() and not char.isspace()) for char in text)
+    if odd * 10 > len(text):
+        raise InputError("The question is not text but binary data.", remedy="Pass the question as UTF-8 text.")
+    store = images(settings)
+    refs = []
+    for path in image_files:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"The image {path} cannot be read: {error.strerror}.", remedy="Check the path.") from error
+        refs.append(store.add(data))
+    content = "\0".join([text, *(ref.sha256 for ref in refs)])
+    return Question(id=id or hashlib.sha256(content.encode()).hexdigest()[:16], text=text, images=tuple(refs))
+
+
+def model_url(settings: RoleSettings, role: Role) -> str:
+    """Return the base URL of the model that plays a role."""
+    own: str = getattr(settings, f"{role}_url")
+    if own:
+        return own
+    if settings.model.startswith(("http://", "https://")):
+        return settings.model
+    return f"http://127.0.0.1:{settings.model_port}/v1"
+
+
+@asynccontextmanager
+async def models(settings: RoleSettings, roles: Iterable[Role] = ROLES) -> AsyncIterator[ChatModels]:
+    """Connect to the models of the roles that are played; one connection per distinct URL."""
+    async with AsyncExitStack() as stack:
+        by_url: dict[str, Endpoint] = {}
+        endpoints: dict[Role, Endpoint] = {}
+        for role in roles:
+            url = model_url(settings, role)
+            if url not in by_url:
+                local = not settings.model.startswith(("http://", "https://")) and not getattr(settings, f"{role}_url")
+                remedy = (
+                    "Start it with `mia serve model`." if local else "Check that the server runs and the URL is right."
+                )
+                service = Service(
+                    "model", url, error=ModelUnavailable, token=settings.model_key or settings.token, remedy=remedy
+                )
+                stack.push_async_callback(service.aclose)
+                name = settings.model_name if url == model_url(settings, "planner") else ""
+                by_url[url] = Endpoint(service, model=name, profile=settings.profile, vision=settings.vision)
+                await by_url[url].connect()
+            endpoints[role] = by_url[url]
+        yield ChatModels(endpoints, ByteCounter(), images(settings).data_url)
+
+
+def storage(settings: RoleSettings) -> Storage:
+    """Open the durable memory for looking at and editing; no encoder is needed for that."""
+    return Storage(settings.memory_path)
+
+
+def memory(settings: RoleSettings, chat: ChatModels) -> Memory:
+    """Return the Memory that the settings name."""
+    if settings.memory == "none":
+        return NoMemory()
+    counter = ByteCounter()
+
+    def trace(episode: Episode) -> str:
+        attempt = episode.final
+        if attempt is None:
+            return ""
+        tokens = settings.memory_tokens * 2
+        return fitted_transcript(
+            episode.question.text, attempt.trajectory, tokens, each=256, count=counter.count, cut=counter.cut
+        )
+
+    compressor = ModelCompressor(chat, trace) if settings.compression == "model" else ExtractiveCompressor()
+    rule = RecallRule(
+        score=settings.score,
+        each=settings.recall_each,
+        floor=settings.recall_floor,
+        exclude_same_question=settings.benchmark,
+    )
+    encoder = load_encoder(settings.encoder)
+    return Manager(Bank.open(settings.memory_path, encoder), encoder, compressor, rule)
+
+
+@asynccontextmanager
+async def agent(
+    settings: RoleSettings, *, answer_key: Mapping[str, Truth] | None = None, listener: Listener | None = None
+) -> AsyncIterator[Agent]:
+    """Build the agent of one process and take it down again.
+
+    Raises:
+        ModelUnavailable: no model server answers (SearchUnavailable appears when a search is made).
+        StorageError: the memory cannot be opened.
+    """
+    listener = listener or Silence()
+    counter = ByteCounter()
+    async with models(settings) as chat:
+        service = Service(
+            "search",
+            settings.search_url,
+            error=SearchUnavailable,
+            token=settings.token,
+            remedy="Start it with `mia serve search`, or set MIA_SEARCH_URL.",
+        )
+        kept = memory(settings, chat)
+        try:
+            tools = [SearchTool(service, settings.topk)]
+            judge = None
+            if answer_key is not None and settings.judge != "none":
+                judge = TruthJudge(answer_key, chat if settings.judge == "truth" else None)
+            yield Agent(
+                kept,
+                DialoguePlanner(chat, [tool.spec for tool in tools], plan_budget(settings), counter),
+                ReactExecutor(chat, tools, budget(settings), counter, listener),
+                PlannerReflector() if settings.max_replans else None,
+                judge,
+                planner_reward if judge else None,
+                listener,
+            )
+        finally:
+            await service.aclose()
+            if isinstance(kept, Manager):
+                kept.close()
+
+
+def budget(settings: RoleSettings) -> Budget:
+    """Return what the Executor may spend."""
+    return Budget(
+        calls=settings.max_calls,
+        turn_tokens=settings.turn_tokens,
+        observation_tokens=settings.observation_tokens,
+        turn_seconds=settings.turn_seconds,
+        seconds=settings.episode_seconds,
+        temperature=settings.temperature,
+    )
+
+
+def plan_budget(settings: RoleSettings) -> PlanBudget:
+    """Return what the Planner may spend."""
+    return PlanBudget(
+        plan_tokens=settings.plan_tokens,
+        memory_tokens=settings.memory_tokens,
+        observation_tokens=settings.observation_tokens,
+        seconds=settings.turn_seconds,
+        temperature=settings.temperature,
+        replan_if_unclear=settings.replan_if_unclear,
+    )

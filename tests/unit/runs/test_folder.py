@@ -1,0 +1,69 @@
+import pytest
+from scripted import say
+
+from mia.errors import InputError, StorageError
+from mia.runs.folder import RunFolder, new_id
+from mia.types import Attempt, Episode, Key, Plan, Question, StopReason, Trajectory
+
+MADE_BY = {"settings": {"a": 1}, "prompts": "x"}
+
+
+def episode(id, text="?"):
+    attempt = Attempt(
+        plan=Plan(said=say("1.")), trajectory=Trajectory(steps=(), answer="東京", stop=StopReason.ANSWERED)
+    )
+    return Episode(key=Key(run="r", question_id=id), question=Question(id=id, text=text), attempts=(attempt,))
+
+
+def test_episodes_read_back_as_they_were_added(tmp_path):
+    run = RunFolder.create(tmp_path / "r", MADE_BY)
+    run.append(episode("a"))
+    run.append(episode("b", "مرحبا"))
+    assert list(run.episodes()) == [episode("a"), episode("b", "مرحبا")]
+    assert "東京" in (tmp_path / "r" / "episodes.jsonl").read_text()
+
+
+def test_the_manifest_says_how_the_run_was_made(tmp_path):
+    manifest = RunFolder.create(tmp_path / "r", MADE_BY).manifest
+    assert manifest["made_by"] == MADE_BY
+    assert manifest["id"] == "r"
+    assert len(manifest["code"]) == 64
+
+
+def test_a_torn_last_line_is_dropped_and_does_not_grow_into_the_next(tmp_path):
+    run = RunFolder.create(tmp_path / "r", MADE_BY)
+    run.append(episode("a"))
+    with (tmp_path / "r" / "episodes.jsonl").open("ab") as file:
+        file.write(b'{"schema": 1, "key"')
+    assert list(run.episodes()) == [episode("a")]
+    again = RunFolder.create(tmp_path / "r", MADE_BY)
+    again.append(episode("b"))
+    assert list(again.episodes()) == [episode("a"), episode("b")]
+
+
+def test_a_run_made_differently_is_not_gone_on_with(tmp_path):
+    RunFolder.create(tmp_path / "r", MADE_BY)
+    with pytest.raises(InputError, match="other prompts"):
+        RunFolder.create(tmp_path / "r", {**MADE_BY, "prompts": "y"})
+
+
+def test_a_line_that_is_no_episode_is_an_error_with_its_number(tmp_path):
+    run = RunFolder.create(tmp_path / "r", MADE_BY)
+    (tmp_path / "r" / "episodes.jsonl").write_text("{}\n")
+    with pytest.raises(StorageError, match="Line 1"):
+        list(run.episodes())
+
+
+def test_a_folder_that_cannot_be_made_names_the_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="MIA_HOME"):
+        RunFolder.create(tmp_path / "file" / "r", MADE_BY)
+
+
+def test_a_folder_without_a_manifest_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="not a run folder"):
+        _ = RunFolder(tmp_path).manifest
+
+
+def test_ids_do_not_repeat():
+    assert len({new_id("ask") for _ in range(50)}) == 50
