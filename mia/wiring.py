@@ -83,11 +83,8 @@ def question(settings: RoleSettings, text: str, *, id: str = "", image_files: It
 def model_url(settings: RoleSettings, role: Role) -> str:
     """Return the base URL of the model that plays a role."""
     own: str = getattr(settings, f"{role}_url")
-    if own:
-        return own
-    if settings.model.startswith(("http://", "https://")):
-        return settings.model
-    return f"http://127.0.0.1:{settings.model_port}/v1"
+    named = settings.model if settings.model.startswith(("http://", "https://")) else ""
+    return own or named or f"http://127.0.0.1:{settings.model_port}/v1"
 
 
 @asynccontextmanager
@@ -99,19 +96,25 @@ async def models(settings: RoleSettings, roles: Iterable[Role] = ROLES) -> Async
         for role in roles:
             url = model_url(settings, role)
             if url not in by_url:
-                local = not settings.model.startswith(("http://", "https://")) and not getattr(settings, f"{role}_url")
-                remedy = (
-                    "Start it with `mia serve model`." if local else "Check that the server runs and the URL is right."
-                )
-                service = Service(
-                    "model", url, error=ModelUnavailable, token=settings.model_key or settings.token, remedy=remedy
-                )
-                stack.push_async_callback(service.aclose)
-                name = settings.model_name if url == model_url(settings, "planner") else ""
-                by_url[url] = Endpoint(service, model=name, profile=settings.profile, vision=settings.vision)
+                by_url[url] = _endpoint(settings, url)
+                stack.push_async_callback(by_url[url].service.aclose)
                 await by_url[url].connect()
             endpoints[role] = by_url[url]
         yield ChatModels(endpoints, ByteCounter(), images(settings).data_url)
+
+
+def _endpoint(settings: RoleSettings, url: str) -> Endpoint:
+    """Make the endpoint of a URL. Our own token goes to our own server, the key of a hosted API to no other place."""
+    ours = url == f"http://127.0.0.1:{settings.model_port}/v1"
+    service = Service(
+        "model",
+        url,
+        error=ModelUnavailable,
+        token=settings.token if ours else settings.model_key,
+        remedy="Start it with `mia serve model`." if ours else "Check that the server runs and the URL is right.",
+    )
+    name = settings.model_name if url == model_url(settings, "planner") else ""
+    return Endpoint(service, model=name, profile=settings.profile, vision=settings.vision)
 
 
 def storage(settings: RoleSettings) -> Storage:

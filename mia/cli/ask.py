@@ -33,8 +33,8 @@ def ask(  # noqa: PLR0913  (one parameter per option)
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole episode as JSON and nothing else.")] = False,
     model: Annotated[str | None, typer.Option(help="URL of a model server ending in /v1. [MIA_MODEL]")] = None,
     search_url: Annotated[str | None, typer.Option(help="URL of a search service. [MIA_SEARCH_URL]")] = None,
-    no_memory: Annotated[bool, typer.Option(help="Neither recall nor remember.")] = False,
-) -> int:
+    no_memory: Annotated[bool, typer.Option("--no-memory", help="Neither recall nor remember.")] = False,
+) -> None:
     """Answer a question: recall, plan, search, reflect, plan again if needed, answer.
 
     The model and search servers must be running: `mia serve model` and `mia serve search`.
@@ -52,7 +52,8 @@ def ask(  # noqa: PLR0913  (one parameter per option)
     if episode.failure:
         failure = episode.failure
         raise UpstreamError(failure.message, service=failure.service, status=failure.status)
-    return 0 if episode.answer is not None else 1
+    if episode.answer is None:
+        raise typer.Exit(1)
 
 
 def _read(question: str) -> str:

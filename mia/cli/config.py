@@ -27,9 +27,10 @@ def config(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
         Console().print_json(json.dumps(values, ensure_ascii=False))
         return
     for title, settings in resolved.items():
-        table = Table("setting", "value", "", title=title, title_justify="left")
+        table = Table("setting", "value", "meaning", title=title, title_justify="left")
         for name, choices in names(type(settings)).items():
-            value = getattr(settings, name)
-            default = type(settings).model_fields[name].default
-            table.add_row(" or ".join(choices), Text(str(value)), "" if value == default else "set")
+            value, field = getattr(settings, name), type(settings).model_fields[name]
+            style = "" if value == field.default else "bold green"
+            table.add_row(" or ".join(choices), Text(str(value), style=style), field.description)
         Console().print(table)
+    Console().print("Values in bold green are set here; the others are defaults.")

@@ -36,7 +36,7 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     memory_path: Annotated[Path | None, typer.Option(help="Memory to use. [default: a fresh one in the run]")] = None,
     model: Annotated[str | None, typer.Option(help="URL of a model server ending in /v1. [MIA_MODEL]")] = None,
     search_url: Annotated[str | None, typer.Option(help="URL of a search service. [MIA_SEARCH_URL]")] = None,
-) -> int:
+) -> None:
     """Answer and grade the questions of a data set; every question stays in the denominator.
 
     Example: mia eval data/worldfacts/dev.jsonl --limit 8 --out runs/first
@@ -58,7 +58,6 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     folder = RunFolder.create(path, made_by)
     episodes = asyncio.run(_run(settings, dataset, folder, concurrency))
     _show(dataset, episodes, folder)
-    return 0
 
 
 async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int) -> list[Episode]:

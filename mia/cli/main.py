@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -38,16 +37,14 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 def main() -> None:
     """Run the command line; every error that MIA raises on purpose ends here, in two lines."""
     try:
-        status = app(standalone_mode=False)
+        app()
     except MiaError as error:
         stderr = Console(stderr=True)
         stderr.print(f"[bold red]error[/]: {escape(error.message)}", soft_wrap=True, highlight=False)
         if error.remedy:
             stderr.print(f"[bold]remedy[/]: {escape(error.remedy)}", soft_wrap=True, highlight=False)
-        status = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        status = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        status = 130
-    sys.exit(status)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,9 +22,9 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Profile = Literal["auto", "vllm", "llamacpp", "openai", "openai-reasoning", "plain"]
 
 
-def _named(*names: str, default: Any = ..., **constraints: Any) -> Any:
-    """Declare a setting by its environment names, the first being the one to document."""
-    return Field(default, validation_alias=AliasChoices(*names), **constraints)
+def _named(*names: str, default: Any, about: str, **constraints: Any) -> Any:
+    """Declare a setting by its environment names, the first being the one to document, and what it is about."""
+    return Field(default, validation_alias=AliasChoices(*names), description=about, **constraints)
 
 
 class Settings(BaseSettings):
@@ -38,77 +38,99 @@ class Settings(BaseSettings):
 class ServiceSettings(Settings):
     """What every HTTP service has. Port 0 takes a free port."""
 
-    host: str = _named("HOST", default="127.0.0.1")
-    port: Port = _named("PORT", default=0)
-    token: SecretStr | None = _named("MIA_TOKEN", default=None)
-    max_request_mb: float = _named("MIA_MAX_REQUEST_MB", default=32.0, gt=0)
-    max_running: int = _named("MIA_MAX_RUNNING", default=64, ge=1)
-    max_waiting: int = _named("MIA_MAX_WAITING", default=256, ge=0)
-    drain_seconds: float = _named("MIA_DRAIN_SECONDS", default=20.0, ge=0)
+    host: str = _named("HOST", default="127.0.0.1", about="address to listen on")
+    port: Port = _named("PORT", default=0, about="port to listen on; 0 takes a free one")
+    token: SecretStr | None = _named("MIA_TOKEN", default=None, about="bearer token that services ask for and send")
+    max_request_mb: float = _named("MIA_MAX_REQUEST_MB", default=32.0, gt=0, about="largest request body, in MB")
+    max_running: int = _named("MIA_MAX_RUNNING", default=64, ge=1, about="requests at once")
+    max_waiting: int = _named("MIA_MAX_WAITING", default=256, ge=0, about="requests that may wait; the rest get 429")
+    drain_seconds: float = _named(
+        "MIA_DRAIN_SECONDS", default=20.0, ge=0, about="time for requests in flight at the end"
+    )
 
 
 class SearchServiceSettings(ServiceSettings):
     """Offline search over a corpus of JSON lines (`python -m local_search`)."""
 
-    port: Port = _named("SEARCH_PORT", "PORT", default=8001)
-    corpus: Path = _named("CORPUS_PATH", default=Path("data/worldfacts/corpus.jsonl"))
-    index: Path = _named("INDEX_PATH", default=Path("runs/index"))
-    k1: float = _named("MIA_BM25_K1", default=0.9, gt=0)
-    b: float = _named("MIA_BM25_B", default=0.4, ge=0, le=1)
+    port: Port = _named("SEARCH_PORT", "PORT", default=8001, about="port to listen on; 0 takes a free one")
+    corpus: Path = _named(
+        "CORPUS_PATH", default=Path("data/worldfacts/corpus.jsonl"), about="JSON lines with id and contents, or .gz"
+    )
+    index: Path = _named("INDEX_PATH", default=Path("runs/index"), about="folder of the search index")
+    k1: float = _named("MIA_BM25_K1", default=0.9, gt=0, about="BM25 term saturation")
+    b: float = _named("MIA_BM25_B", default=0.4, ge=0, le=1, about="BM25 length normalisation")
 
 
 class ModelServiceSettings(ServiceSettings):
     """The small model server of one machine (`mia serve model`)."""
 
-    port: Port = _named("MODEL_PORT", "PORT", default=8000)
-    model: str = _named("MIA_MODEL", default="smollm2")
-    folder: Path = _named("MIA_MODELS", default=Path("models"))
-    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1)
-    window: int = _named("MIA_WINDOW", default=4096, ge=512)
-    threads: int = _named("MIA_MODEL_THREADS", default=0, ge=0)
+    port: Port = _named("MODEL_PORT", "PORT", default=8000, about="port to listen on; 0 takes a free one")
+    model: str = _named("MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, or a Hugging Face name")
+    folder: Path = _named("MIA_MODELS", default=Path("models"), about="folder of model files")
+    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1, about="requests served at once")
+    window: int = _named("MIA_WINDOW", default=4096, ge=512, about="tokens per request")
+    threads: int = _named("MIA_MODEL_THREADS", default=0, ge=0, about="CPU threads; 0 takes all")
 
 
 class RoleSettings(Settings):
     """How the roles are played: where the models are, what they may spend, what is remembered."""
 
-    home: Path = _named("MIA_HOME", default=Path("runs"))
+    home: Path = _named("MIA_HOME", default=Path("runs"), about="folder of runs")
 
-    model: str = _named("MIA_MODEL", default="smollm2")
-    model_port: Port = _named("MODEL_PORT", default=8000)
-    model_name: str = _named("MIA_MODEL_NAME", default="")
-    model_key: SecretStr | None = _named("MIA_MODEL_KEY", "OPENAI_API_KEY", default=None)
-    profile: Profile = _named("MIA_PROFILE", default="auto")
-    vision: bool = _named("MIA_VISION", default=False)
-    planner_url: str = _named("MIA_PLANNER_URL", default="")
-    executor_url: str = _named("MIA_EXECUTOR_URL", "AGENT_URL", default="")
-    judge_url: str = _named("MIA_JUDGE_URL", "JUDGE_URL", default="")
-    manager_url: str = _named("MIA_MANAGER_URL", default="")
+    model: str = _named(
+        "MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, a Hugging Face name, or the URL of a server"
+    )
+    model_port: Port = _named("MODEL_PORT", default=8000, about="where `mia serve model` listens")
+    model_name: str = _named("MIA_MODEL_NAME", default="", about="which of a server's models; empty takes the first")
+    model_key: SecretStr | None = _named("MIA_MODEL_KEY", "OPENAI_API_KEY", default=None, about="key of a hosted API")
+    profile: Profile = _named("MIA_PROFILE", default="auto", about="dialect of the endpoint")
+    vision: bool = _named("MIA_VISION", default=False, about="whether the model reads images")
+    planner_url: str = _named("MIA_PLANNER_URL", default="", about="a model of its own for the Planner")
+    executor_url: str = _named("MIA_EXECUTOR_URL", "AGENT_URL", default="", about="a model of its own for the Executor")
+    judge_url: str = _named("MIA_JUDGE_URL", "JUDGE_URL", default="", about="a model of its own for the Judge")
+    manager_url: str = _named("MIA_MANAGER_URL", default="", about="a model of its own for the Memory Manager")
 
-    search_url: str = _named("MIA_SEARCH_URL", "SERVICE_URL", default="http://127.0.0.1:8001")
-    topk: int = _named("MIA_TOPK", default=3, ge=1, le=50)
-    token: SecretStr | None = _named("MIA_TOKEN", default=None)
+    search_url: str = _named(
+        "MIA_SEARCH_URL", "SERVICE_URL", default="http://127.0.0.1:8001", about="base URL of a /retrieve service"
+    )
+    topk: int = _named("MIA_TOPK", default=3, ge=1, le=50, about="passages per query")
+    token: SecretStr | None = _named("MIA_TOKEN", default=None, about="bearer token that services ask for and send")
 
-    judge: Literal["truth", "exact", "none"] = _named("MIA_JUDGE", default="exact")
-    max_replans: Literal[0, 1] = _named("MAX_REFLECTION_TIMES", default=1)
-    replan_if_unclear: bool = _named("MIA_REPLAN_IF_UNCLEAR", default=True)
-    temperature: float = _named("MIA_TEMPERATURE", default=0.0, ge=0)
-    max_calls: int = _named("MAX_LLM_CALL_PER_RUN", default=8, ge=1)
-    plan_tokens: int = _named("MIA_PLAN_TOKENS", default=512, ge=16)
-    turn_tokens: int = _named("MIA_TURN_TOKENS", default=512, ge=16)
-    observation_tokens: int = _named("MIA_OBSERVATION_TOKENS", default=512, ge=64)
-    memory_tokens: int = _named("MIA_MEMORY_TOKENS", default=768, ge=0)
-    turn_seconds: float = _named("MIA_TURN_SECONDS", default=120.0, gt=0)
-    episode_seconds: float = _named("MIA_EPISODE_SECONDS", default=600.0, gt=0)
+    judge: Literal["truth", "exact", "none"] = _named(
+        "MIA_JUDGE", default="exact", about="exact match alone, or truth: a model too"
+    )
+    max_replans: Literal[0, 1] = _named("MAX_REFLECTION_TIMES", default=1, about="revised plans per question")
+    replan_if_unclear: bool = _named(
+        "MIA_REPLAN_IF_UNCLEAR", default=True, about="what a reflection without yes or no means"
+    )
+    temperature: float = _named(
+        "MIA_TEMPERATURE", default=0.0, ge=0, about="sampling temperature of Planner and Executor"
+    )
+    max_calls: int = _named("MAX_LLM_CALL_PER_RUN", default=8, ge=1, about="replies of the Executor per plan")
+    plan_tokens: int = _named("MIA_PLAN_TOKENS", default=1024, ge=16, about="longest reply of the Planner")
+    turn_tokens: int = _named("MIA_TURN_TOKENS", default=1024, ge=16, about="longest reply of the Executor")
+    observation_tokens: int = _named("MIA_OBSERVATION_TOKENS", default=1024, ge=64, about="longest observation")
+    memory_tokens: int = _named("MIA_MEMORY_TOKENS", default=1024, ge=0, about="room for recalled memories")
+    turn_seconds: float = _named("MIA_TURN_SECONDS", default=120.0, gt=0, about="deadline of one reply or call")
+    episode_seconds: float = _named(
+        "MIA_EPISODE_SECONDS", default=600.0, gt=0, about="deadline of one question's execution"
+    )
 
-    memory: Literal["bank", "none"] = _named("MIA_MEMORY", default="bank")
-    memory_path: Path = _named("MIA_MEMORY_PATH", default=Path("runs/memory.sqlite"))
-    score: Literal["release", "three_term"] = _named("MIA_MEMORY_SCORE", default="three_term")
-    recall_each: int = _named("MIA_RECALL_EACH", default=2, ge=0)
-    recall_floor: float = _named("MIA_RECALL_FLOOR", default=0.3, ge=-1, le=1)
-    compression: Literal["model", "extractive"] = _named("MIA_COMPRESSION", default="extractive")
-    encoder: Literal["wordllama", "hashed"] = _named("MIA_ENCODER", default="wordllama")
-    benchmark: bool = _named("MIA_BENCHMARK", default=False)
-    max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024)
+    memory: Literal["bank", "none"] = _named("MIA_MEMORY", default="bank", about="bank, or none")
+    memory_path: Path = _named("MIA_MEMORY_PATH", default=Path("runs/memory.sqlite"), about="file of the memory bank")
+    score: Literal["release", "three_term"] = _named(
+        "MIA_MEMORY_SCORE", default="three_term", about="how memories are ranked"
+    )
+    recall_each: int = _named("MIA_RECALL_EACH", default=2, ge=0, about="successes and failures shown, each")
+    recall_floor: float = _named(
+        "MIA_RECALL_FLOOR", default=0.3, ge=-1, le=1, about="least similarity of a memory shown"
+    )
+    compression: Literal["model", "extractive"] = _named(
+        "MIA_COMPRESSION", default="extractive", about="how an episode becomes a workflow"
+    )
+    encoder: Literal["wordllama", "hashed"] = _named("MIA_ENCODER", default="wordllama", about="vectors of questions")
+    benchmark: bool = _named("MIA_BENCHMARK", default=False, about="hide memories made from the question itself")
+    max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024, about="images are shrunk to this area")
 
     ROLE_URLS: ClassVar[dict[str, str]] = {role: f"{role}_url" for role in ("planner", "executor", "judge", "manager")}
 
