@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from mia.agent import Agent
@@ -25,18 +25,18 @@ from mia.runtime.http import Service
 from mia.runtime.images import ImageStore
 from mia.text import ByteCounter, clean
 from mia.transcript import fitted_transcript
-from mia.types import Question
+from mia.types import Question, StopReason, Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from mia.memory.compress import Compressor
     from mia.protocols import Listener, Memory, Role
     from mia.runtime.settings import RoleSettings
     from mia.types import Episode, Event, Truth
 
 MAX_QUESTION = 8000
-ROLES: tuple[Role, ...] = ("planner", "executor", "judge", "manager")
 
 
 class Silence:
@@ -88,7 +88,7 @@ def model_url(settings: RoleSettings, role: Role) -> str:
 
 
 @asynccontextmanager
-async def models(settings: RoleSettings, roles: Iterable[Role] = ROLES) -> AsyncIterator[ChatModels]:
+async def models(settings: RoleSettings, roles: Iterable[Role]) -> AsyncIterator[ChatModels]:
     """Connect to the models of the roles that are played; one connection per distinct URL."""
     async with AsyncExitStack() as stack:
         by_url: dict[str, Endpoint] = {}
@@ -101,6 +101,13 @@ async def models(settings: RoleSettings, roles: Iterable[Role] = ROLES) -> Async
                 await by_url[url].connect()
             endpoints[role] = by_url[url]
         yield ChatModels(endpoints, ByteCounter(), images(settings).data_url)
+
+
+async def served(settings: RoleSettings) -> dict[str, str]:
+    """Return the model behind each role, as its server names it: what a run is made by."""
+    roles = _roles(settings)
+    async with models(settings, roles) as chat:
+        return {role: chat.model(role) for role in roles}
 
 
 def _endpoint(settings: RoleSettings, url: str) -> Endpoint:
@@ -122,45 +129,53 @@ def storage(settings: RoleSettings) -> Storage:
     return Storage(settings.memory_path)
 
 
-def memory(settings: RoleSettings, chat: ChatModels) -> Memory:
-    """Return the Memory that the settings name."""
+@contextmanager
+def memory(settings: RoleSettings, chat: ChatModels) -> Iterator[Memory]:
+    """Open the Memory that the settings name."""
     if settings.memory == "none":
-        return NoMemory()
-    counter = ByteCounter()
-
-    def trace(episode: Episode) -> str:
-        attempt = episode.final
-        if attempt is None:
-            return ""
-        tokens = settings.memory_tokens * 2
-        return fitted_transcript(
-            episode.question.text, attempt.trajectory, tokens, each=256, count=counter.count, cut=counter.cut
-        )
-
-    compressor = ModelCompressor(chat, trace) if settings.compression == "model" else ExtractiveCompressor()
+        yield NoMemory()
+        return
+    encoder = load_encoder(settings.encoder)
     rule = RecallRule(
         score=settings.score,
         each=settings.recall_each,
         floor=settings.recall_floor,
         exclude_same_question=settings.benchmark,
     )
-    encoder = load_encoder(settings.encoder)
-    return Manager(Bank.open(settings.memory_path, encoder), encoder, compressor, rule)
+    with closing(Manager(Bank.open(settings.memory_path, encoder), encoder, _compressor(settings, chat), rule)) as kept:
+        yield kept
+
+
+def _compressor(settings: RoleSettings, chat: ChatModels) -> Compressor:
+    if settings.compression == "extractive":
+        return ExtractiveCompressor()
+    counter = ByteCounter()
+
+    def trace(episode: Episode) -> str:
+        steps = (
+            episode.final.trajectory if episode.final else Trajectory(steps=(), answer=None, stop=StopReason.ABORTED)
+        )
+        tokens = chat.window("manager") // 2
+        return fitted_transcript(
+            episode.question.text, steps, tokens, each=tokens // 4, count=counter.count, cut=counter.cut
+        )
+
+    return ModelCompressor(chat, trace)
 
 
 @asynccontextmanager
 async def agent(
     settings: RoleSettings, *, answer_key: Mapping[str, Truth] | None = None, listener: Listener | None = None
 ) -> AsyncIterator[Agent]:
-    """Build the agent of one process and take it down again.
+    """Build the agent of one process and take it down again. Without an answer key nothing is judged.
 
     Raises:
         ModelUnavailable: no model server answers (SearchUnavailable appears when a search is made).
         StorageError: the memory cannot be opened.
     """
-    listener = listener or Silence()
-    counter = ByteCounter()
-    async with models(settings) as chat:
+    listener, counter = listener or Silence(), ByteCounter()
+    async with AsyncExitStack() as stack:
+        chat = await stack.enter_async_context(models(settings, _roles(settings)))
         service = Service(
             "search",
             settings.search_url,
@@ -168,45 +183,51 @@ async def agent(
             token=settings.token,
             remedy="Start it with `mia serve search`, or set MIA_SEARCH_URL.",
         )
-        kept = memory(settings, chat)
-        try:
-            tools = [SearchTool(service, settings.topk)]
-            judge = None
-            if answer_key is not None and settings.judge != "none":
-                judge = TruthJudge(answer_key, chat if settings.judge == "truth" else None)
-            yield Agent(
-                kept,
-                DialoguePlanner(chat, [tool.spec for tool in tools], plan_budget(settings), counter),
-                ReactExecutor(chat, tools, budget(settings), counter, listener),
-                PlannerReflector() if settings.max_replans else None,
-                judge,
-                planner_reward if judge else None,
-                listener,
-            )
-        finally:
-            await service.aclose()
-            if isinstance(kept, Manager):
-                kept.close()
+        stack.push_async_callback(service.aclose)
+        tools = [SearchTool(service, settings.topk)]
+        specs = [tool.spec for tool in tools]
+        judge = None
+        if answer_key is not None and settings.judge != "none":
+            judge = TruthJudge(answer_key, chat if settings.judge == "truth" else None)
+        yield Agent(
+            stack.enter_context(memory(settings, chat)),
+            DialoguePlanner(chat, specs, plan_budget(settings, chat.window("planner")), counter),
+            ReactExecutor(chat, tools, budget(settings, chat.window("executor")), counter, listener),
+            PlannerReflector() if settings.max_replans else None,
+            judge,
+            planner_reward if judge else None,
+            listener,
+        )
 
 
-def budget(settings: RoleSettings) -> Budget:
-    """Return what the Executor may spend."""
+def _roles(settings: RoleSettings) -> list[Role]:
+    """Name the roles that a model plays by these settings."""
+    roles: list[Role] = ["planner", "executor"]
+    if settings.judge == "truth":
+        roles.append("judge")
+    if settings.memory != "none" and settings.compression == "model":
+        roles.append("manager")
+    return roles
+
+
+def budget(settings: RoleSettings, window: int) -> Budget:
+    """Return what the Executor may spend in a window."""
     return Budget(
         calls=settings.max_calls,
-        turn_tokens=settings.turn_tokens,
-        observation_tokens=settings.observation_tokens,
+        turn_tokens=settings.turn_tokens or min(window // 8, 4096),
+        observation_tokens=settings.observation_tokens or min(window // 8, 2048),
         turn_seconds=settings.turn_seconds,
         seconds=settings.episode_seconds,
         temperature=settings.temperature,
     )
 
 
-def plan_budget(settings: RoleSettings) -> PlanBudget:
-    """Return what the Planner may spend."""
+def plan_budget(settings: RoleSettings, window: int) -> PlanBudget:
+    """Return what the Planner may spend in a window."""
     return PlanBudget(
-        plan_tokens=settings.plan_tokens,
-        memory_tokens=settings.memory_tokens,
-        observation_tokens=settings.observation_tokens,
+        plan_tokens=settings.plan_tokens or min(window // 8, 4096),
+        memory_tokens=settings.memory_tokens or min(window // 8, 2048),
+        observation_tokens=settings.observation_tokens or min(window // 8, 512),
         seconds=settings.turn_seconds,
         temperature=settings.temperature,
         replan_if_unclear=settings.replan_if_unclear,

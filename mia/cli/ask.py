@@ -67,7 +67,11 @@ def _read(question: str) -> str:
 
 async def _run(settings: RoleSettings, question: Question, truth: list[str] | None, console: Console) -> Episode:
     answer_key = {question.id: Truth(answers=tuple(truth))} if truth else None
-    made_by = {"settings": settings.model_dump(mode="json"), "prompts": fingerprint()}
+    made_by = {
+        "settings": settings.model_dump(mode="json"),
+        "models": await wiring.served(settings),
+        "prompts": fingerprint(),
+    }
     folder = RunFolder.create(settings.home / new_id("ask"), made_by)
     async with wiring.agent(settings, answer_key=answer_key, listener=LiveView(console)) as agent:
         episode = await agent.run(question, Key(run=folder.id, question_id=question.id))

@@ -49,9 +49,10 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
         settings = settings.model_copy(update={"memory_path": path / "memory.sqlite"})
     dataset = read_dataset(data, settings, limit)
     # Where the services are does not change what is measured, and a resumed run may find them on other ports.
-    place = {"model", "search_url", "model_port", "home", *RoleSettings.ROLE_URLS.values()}
+    place = {name for name in RoleSettings.model_fields if name.endswith("_url")} | {"model", "model_port", "home"}
     made_by = {
         "settings": settings.model_dump(mode="json", exclude=place),
+        "models": asyncio.run(wiring.served(settings)),
         "prompts": fingerprint(),
         "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
     }

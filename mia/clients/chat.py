@@ -81,6 +81,14 @@ class ChatModels:
         self._counter = counter
         self._image_url = image_url
 
+    def model(self, role: Role) -> str:
+        """Return the name of the model that plays a role, as its server gives it."""
+        return self._endpoints[role].model
+
+    def window(self, role: Role) -> int:
+        """Return the tokens that a dialogue of a role has room for."""
+        return self._endpoints[role].window
+
     def open(self, role: Role, system: str, history: Sequence[Message] = ()) -> ChatConversation:
         """Start a dialogue for a role, or go on with one."""
         messages = [Message(role="system", text=system), *history]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -107,10 +107,18 @@ class RoleSettings(Settings):
         "MIA_TEMPERATURE", default=0.0, ge=0, about="sampling temperature of Planner and Executor"
     )
     max_calls: int = _named("MAX_LLM_CALL_PER_RUN", default=8, ge=1, about="replies of the Executor per plan")
-    plan_tokens: int = _named("MIA_PLAN_TOKENS", default=1024, ge=16, about="longest reply of the Planner")
-    turn_tokens: int = _named("MIA_TURN_TOKENS", default=1024, ge=16, about="longest reply of the Executor")
-    observation_tokens: int = _named("MIA_OBSERVATION_TOKENS", default=1024, ge=64, about="longest observation")
-    memory_tokens: int = _named("MIA_MEMORY_TOKENS", default=1024, ge=0, about="room for recalled memories")
+    plan_tokens: int = _named(
+        "MIA_PLAN_TOKENS", default=0, ge=0, about="longest reply of the Planner; 0 takes an eighth of the window"
+    )
+    turn_tokens: int = _named(
+        "MIA_TURN_TOKENS", default=0, ge=0, about="longest reply of the Executor; 0 takes an eighth of the window"
+    )
+    observation_tokens: int = _named(
+        "MIA_OBSERVATION_TOKENS", default=0, ge=0, about="longest observation; 0 takes an eighth of the window"
+    )
+    memory_tokens: int = _named(
+        "MIA_MEMORY_TOKENS", default=0, ge=0, about="room for recalled memories; 0 takes an eighth of the window"
+    )
     turn_seconds: float = _named("MIA_TURN_SECONDS", default=120.0, gt=0, about="deadline of one reply or call")
     episode_seconds: float = _named(
         "MIA_EPISODE_SECONDS", default=600.0, gt=0, about="deadline of one question's execution"
@@ -131,8 +139,6 @@ class RoleSettings(Settings):
     encoder: Literal["wordllama", "hashed"] = _named("MIA_ENCODER", default="wordllama", about="vectors of questions")
     benchmark: bool = _named("MIA_BENCHMARK", default=False, about="hide memories made from the question itself")
     max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024, about="images are shrunk to this area")
-
-    ROLE_URLS: ClassVar[dict[str, str]] = {role: f"{role}_url" for role in ("planner", "executor", "judge", "manager")}
 
 
 def names(kind: type[Settings]) -> dict[str, tuple[str, ...]]:
