@@ -13,6 +13,8 @@ import httpx
 
 from mia.embedded.model import DEFAULT, resolve
 from mia.errors import ConfigError, InputError
+from mia.runtime.http import is_loopback
+from mia.runtime.logging import configure
 from mia.runtime.settings import export
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROMPT_CACHE_MIB = 1024  # llama.cpp would take up to 8 GiB of memory for prompts that it may see again
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WARNINGS = 2  # llama.cpp's verbosity: errors and warnings
 
 
@@ -36,9 +37,10 @@ def serve_model(settings: ModelServiceSettings) -> Never:
     """
     library = _library()
     _claim(settings.host, settings.port)
-    if settings.host not in LOOPBACK and not settings.token:
-        logger.warning("%s is open to other machines and MIA_TOKEN is not set", settings.host)
     weights = resolve(settings.model, settings.folder)
+    configure()
+    if settings.token is None and not is_loopback(settings.host):
+        logger.warning("open to other machines without a token: set MIA_TOKEN", extra={"host": settings.host})
     # Nothing here outlives the process, so both signals may end it at once, even while weights are loading.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, signal.SIG_DFL)
@@ -51,7 +53,8 @@ def serve_model(settings: ModelServiceSettings) -> Never:
         ) from error
     address = server.listening_address
     _check_window(address, settings)
-    logger.info("serving %s at %s: %d slots of %d tokens", weights.name, address, settings.slots, settings.window)
+    served = {"address": address, "weights": str(weights), "slots": settings.slots, "window": settings.window}
+    logger.info("ready", extra=served)
     while True:
         signal.pause()
 

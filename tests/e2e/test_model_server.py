@@ -1,0 +1,96 @@
+"""The small model server as a user meets it: real weights, real HTTP, the official client."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from mia.embedded.model import DEFAULT, resolve
+from mia.embedded.process import start
+from mia.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+MIA = [sys.executable, "-c", "from mia.cli.main import main; main()"]
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def weights():
+    pytest.importorskip("xllamacpp", reason="needs the role embedded")
+    try:
+        return resolve(DEFAULT, ROOT / "models")
+    except ConfigError as error:
+        pytest.skip(f"the small model cannot be had: {error.message}")
+
+
+async def serve(weights, log, *options, **environment):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "MIA_MODELS": str(weights.parent), "MIA_MODEL": DEFAULT}
+    command = [*MIA, "serve", "model", "--port", str(port), *options]
+    return url, await start(
+        command, name="model", log=log, url=f"{url}/health", deadline=120, environment={**given, **environment}
+    )
+
+
+def test_the_server_chats_counts_tells_its_window_and_ends_when_asked(weights, tmp_path):
+    async def story():
+        url, process = await serve(weights, tmp_path / "log", "--slots", "2", "--window", "2048")
+        async with process, httpx.AsyncClient(base_url=url, timeout=60) as http:
+            (model,) = (await http.get("/v1/models")).json()["data"]
+            assert model["id"] == DEFAULT
+            assert model["meta"]["n_ctx"] == 2048
+            tokens = (await http.post("/tokenize", json={"content": "Hello, world"})).json()["tokens"]
+            assert len(tokens) in range(2, 6)
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=120) as client:
+                reply = await client.chat.completions.create(
+                    model=DEFAULT,
+                    messages=[{"role": "user", "content": "What is the capital of France?"}],
+                    max_tokens=16,
+                    temperature=0,
+                )
+                assert reply.choices[0].message.content.strip()
+                assert 0 < reply.usage.completion_tokens <= 16
+            # It ends while it writes, too.
+            endless = {"prompt": "Once", "n_predict": 1500, "ignore_eos": True, "stream": True}
+            async with http.stream("POST", "/completion", json=endless) as writing:
+                lines = writing.aiter_lines()
+                assert (await anext(lines)).startswith("data: ")
+                await process.stop(grace=30)
+                with pytest.raises(httpx.TransportError):
+                    assert [line async for line in lines] == []
+        return process.code
+
+    assert asyncio.run(story()) == -signal.SIGTERM
+
+
+def test_the_server_asks_for_its_token(weights, tmp_path):
+    async def story():
+        url, process = await serve(weights, tmp_path / "log", MIA_TOKEN="open sesame")
+        async with process, httpx.AsyncClient(base_url=url, timeout=60) as http:
+            refused = await http.post("/tokenize", json={"content": "x"})
+            welcome = await http.post(
+                "/tokenize", json={"content": "x"}, headers={"Authorization": "Bearer open sesame"}
+            )
+        return refused.status_code, welcome.status_code
+
+    assert asyncio.run(story()) == (401, 200)
+
+
+def test_a_window_beyond_the_model_is_refused_not_cut(weights):
+    options = ["--model", str(weights), "--port", "0", "--slots", "1", "--window", "16384"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*MIA, "serve", "model", *options], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "window is 8192 tokens" in done.stderr
