@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 help_if_asked "${BASH_SOURCE[0]}" "$@"
 QUESTIONS="${1:-8}"
-# The small model goes on until it is stopped; short turns, two questions at once, and a run takes minutes.
-export MIA_PLAN_TOKENS="${MIA_PLAN_TOKENS:-160}" MIA_TURN_TOKENS="${MIA_TURN_TOKENS:-160}"
+# The small model goes on until it is stopped: short turns keep a run to minutes.
+export MIA_PLAN_TOKENS="${MIA_PLAN_TOKENS:-96}" MIA_TURN_TOKENS="${MIA_TURN_TOKENS:-96}"
 
 ./install.sh embedded
 log "Fetching the small model, unless it is here (93 MB)"
@@ -44,7 +44,7 @@ serve search
 wait_for "The model service" "http://127.0.0.1:$MODEL_PORT/health" 120 "${started[0]:-}" "$logs/model.log"
 wait_for "The search service" "http://127.0.0.1:$SEARCH_PORT/readyz" 120 "${started[1]:-}" "$logs/search.log"
 
-run "$VENV/bin/mia" eval data/worldfacts/dev.jsonl --limit "$QUESTIONS" --concurrency 2 --memory-path runs/memory.sqlite
+run "$VENV/bin/mia" eval data/worldfacts/dev.jsonl --limit "$QUESTIONS" --memory-path runs/memory.sqlite
 
 bin=${VENV#"$ROOT"/}/bin
 cat <<TEXT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path  # noqa: TC003  (typer reads the annotations)
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,18 +89,18 @@ async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, conc
 
 def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
     console = Console()
-    table = Table(
-        "question", "answer", "truth", "outcome", "stop", "searches", "replans", "memories", "s", title=dataset.name
-    )
+    table = Table(title=dataset.name, expand=True)
+    for name, ratio in (("question", 4), ("answer", 2), ("truth", 2)):
+        table.add_column(name, ratio=ratio, no_wrap=True, overflow="ellipsis")
+    for name in ("outcome", "searches", "replans", "memories", "s"):
+        table.add_column(name, justify="left" if name == "outcome" else "right")
     for episode in episodes:
-        final = episode.final
         truth = dataset.answer_key[episode.question.id]
         table.add_row(
             Text(episode.question.text),
-            Text((episode.answer or "-")[:60]),
-            Text(" | ".join(truth.answers[:1])),
+            Text(episode.answer or "-"),
+            Text(" | ".join(truth.answers)),
             outcome(episode),
-            final.trajectory.stop.value if final else "-",
             str(sum(episode.cost.tool_calls.values())),
             str(max(0, len(episode.attempts) - 1)),
             str(len(episode.recall.ids)),
@@ -109,7 +110,10 @@ def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
     result = report(episodes)
     low, high = result.interval
     outcomes = ", ".join(f"{count} {name}" for name, count in sorted(result.outcomes.items()))
+    stops = Counter(episode.final.trajectory.stop.value for episode in episodes if episode.final)
+    ended = ", ".join(f"{count} {name}" for name, count in stops.most_common())
     console.print(Text(f"{result.size} questions: {outcomes}."))
+    console.print(Text(f"searches ended by: {ended or 'nothing'}"))
     console.print(
         Text(f"accuracy {result.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}), failures counted as wrong")
     )

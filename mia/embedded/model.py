@@ -11,8 +11,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from mia.errors import ConfigError, InputError, MiaError, StorageError
 from mia.runtime.settings import ModelServiceSettings, load
 
@@ -145,6 +143,7 @@ def _from_hub(repository: str, file: str | None, folder: Path) -> Path:
     if here and (file is None or file in here):
         return home / (file or _pick(repository, here))
     try:
+        import httpx  # noqa: PLC0415 - what the hub's client raises
         from huggingface_hub import hf_hub_download, list_repo_files  # noqa: PLC0415 - of an optional extra
     except ImportError as error:
         raise ConfigError("The package huggingface_hub is missing.", remedy="Run ./install.sh embedded.") from error

@@ -6,9 +6,10 @@ import asyncio
 import ctypes
 import os
 import signal
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
-import httpx
+import aiohttp
 
 from mia.errors import ConfigError, UpstreamError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LOG_LINES = 20
 POLL_SECONDS = 0.1
+POLL_TIMEOUT = aiohttp.ClientTimeout(total=5)
 GRACE_SECONDS = 5.0
 
 _PR_SET_PDEATHSIG = 1
@@ -49,7 +51,7 @@ class Process:
             UpstreamError: the process ended, or did not answer in time; shows the end of its log.
         """
         try:
-            async with asyncio.timeout(deadline), httpx.AsyncClient(timeout=5, trust_env=False) as client:
+            async with asyncio.timeout(deadline), aiohttp.ClientSession(timeout=POLL_TIMEOUT) as client:
                 while self.code is None:
                     if await _answers(client, url):
                         return
@@ -141,8 +143,9 @@ def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+async def _answers(client: aiohttp.ClientSession, url: str) -> bool:
     try:
-        return (await client.get(url)).status_code == httpx.codes.OK
-    except httpx.TransportError:
+        async with client.get(url) as response:
+            return response.status == HTTPStatus.OK
+    except (aiohttp.ClientError, TimeoutError):
         return False  # not listening yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import os
@@ -9,11 +10,9 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any, Never
 
-import httpx
-
 from mia.embedded.model import DEFAULT, resolve
 from mia.errors import ConfigError, InputError
-from mia.runtime.http import is_loopback
+from mia.runtime.http import Service, is_loopback
 from mia.runtime.logging import configure
 from mia.runtime.settings import export
 
@@ -110,11 +109,17 @@ def _parameters(library: Any, settings: ModelServiceSettings, weights: Path) -> 
 
 def _check_window(address: str, settings: ModelServiceSettings) -> None:
     """Refuse a window that llama.cpp has cut to the length that the model was trained with."""
-    headers = {"Authorization": f"Bearer {settings.token.get_secret_value()}"} if settings.token else {}
-    listed = httpx.get(f"{address}/v1/models", headers=headers, timeout=30, trust_env=False).raise_for_status().json()
+    listed = asyncio.run(_models(Service("model", address, token=settings.token)))
     window = listed["data"][0]["meta"]["n_ctx"]
     if window < settings.window:
         raise ConfigError(
             f"The model's window is {window} tokens, not the {settings.window} asked for.",
             remedy=f"Set MIA_WINDOW to at most {window}.",
         )
+
+
+async def _models(service: Service) -> dict[str, Any]:
+    try:
+        return await service.get("/v1/models", deadline=30)
+    finally:
+        await service.aclose()
