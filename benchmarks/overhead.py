@@ -31,11 +31,12 @@ from rich.table import Table
 from mia import wiring
 from mia.embedded.process import start
 from mia.runtime.settings import RoleSettings, load
-from mia.types import Key, Truth
+from mia.types import Key, Question, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mia.agent import Agent
     from mia.types import Episode
 
 T = TypeVar("T")
@@ -70,16 +71,19 @@ async def spread(options: argparse.Namespace, tasks: Sequence[Callable[[], Await
     return await asyncio.gather(*map(later, range(len(tasks))))
 
 
-async def episodes(settings: RoleSettings, number: int, options: argparse.Namespace) -> tuple[list[Episode], float]:
+async def episodes(agent: Agent, number: int, options: argparse.Namespace) -> tuple[list[Episode], float]:
     """Run episodes at once; return them and this process's CPU seconds for them."""
-    count = options.episodes
-    questions = [wiring.question(settings, f"What is the currency of country {n}?", id=str(n)) for n in range(count)]
-    answer_key = {question.id: Truth(answers=("unknown",)) for question in questions}
-    async with wiring.agent(settings, answer_key=answer_key) as agent:
-        keys = [Key(run="overhead", step=number, question_id=question.id) for question in questions]
-        before = time.process_time()
-        tasks = [partial(agent.run, question, key) for question, key in zip(questions, keys, strict=True)]
-        return await spread(options, tasks), time.process_time() - before
+    before = time.process_time()
+    tasks = [
+        partial(agent.run, question, Key(run="overhead", step=number, question_id=question.id))
+        for question in questions(options)
+    ]
+    return await spread(options, tasks), time.process_time() - before
+
+
+def questions(options: argparse.Namespace) -> list[Question]:
+    """Return as many questions as episodes run at once."""
+    return [Question(id=str(n), text=f"What is the currency of country {n}?") for n in range(options.episodes)]
 
 
 async def bare(url: str, replies: int, options: argparse.Namespace) -> list[float]:
@@ -113,15 +117,17 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         settings = load(
             RoleSettings, model=model_url, search_url=search_url, home=folder, memory_path=folder / "memory.sqlite"
         )
-        warm, _ = await episodes(settings, 0, options)  # opens connections' servers and loads the encoder once
+        answer_key = {question.id: Truth(answers=("unknown",)) for question in questions(options)}
+        agent = await stack.enter_async_context(wiring.agent(settings, answer_key=answer_key))
+        warm, _ = await episodes(agent, 0, options)
         replies = sum(warm[0].cost.model_calls.values())
         chains = [seconds for _ in range(options.rounds) for seconds in await bare(model_url, replies, options)]
-        seconds = options.rounds * (5 * options.delay + 1)
+        seconds = options.rounds * (5 * options.delay + 0.2)
         idle = await asyncio.create_subprocess_exec(
             sys.executable, __file__, "--idle", str(seconds), stdout=asyncio.subprocess.PIPE
         )
         watching = asyncio.create_task(lags(seconds))
-        results = [await episodes(settings, number, options) for number in range(1, options.rounds + 1)]
+        results = [await episodes(agent, number, options) for number in range(1, options.rounds + 1)]
         busy = await watching
         quiet = json.loads((await idle.communicate())[0])
         model.terminate()

@@ -90,10 +90,11 @@ async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, conc
 def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
     console = Console()
     table = Table(title=dataset.name, expand=True)
-    for name, ratio in (("question", 4), ("answer", 2), ("truth", 2)):
+    for name, ratio in (("question", 3), ("answer", 2), ("truth", 2)):
         table.add_column(name, ratio=ratio, no_wrap=True, overflow="ellipsis")
-    for name in ("outcome", "searches", "replans", "memories", "s"):
-        table.add_column(name, justify="left" if name == "outcome" else "right")
+    table.add_column("outcome")
+    table.add_column("searches", justify="right")
+    table.add_column("s", justify="right")
     for episode in episodes:
         truth = dataset.answer_key[episode.question.id]
         table.add_row(
@@ -102,8 +103,6 @@ def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
             Text(" | ".join(truth.answers)),
             outcome(episode),
             str(sum(episode.cost.tool_calls.values())),
-            str(max(0, len(episode.attempts) - 1)),
-            str(len(episode.recall.ids)),
             f"{episode.cost.seconds.get('all', 0.0):.1f}",
         )
     console.print(table)
@@ -113,7 +112,10 @@ def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
     stops = Counter(episode.final.trajectory.stop.value for episode in episodes if episode.final)
     ended = ", ".join(f"{count} {name}" for name, count in stops.most_common())
     console.print(Text(f"{result.size} questions: {outcomes}."))
-    console.print(Text(f"searches ended by: {ended or 'nothing'}"))
+    console.print(Text(f"searching ended by: {ended or 'nothing'}"))
+    replans = sum(max(0, len(episode.attempts) - 1) for episode in episodes)
+    shown = sum(len(episode.recall.ids) for episode in episodes)
+    console.print(Text(f"{shown} memories shown, {replans} plans revised"))
     console.print(
         Text(f"accuracy {result.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}), failures counted as wrong")
     )

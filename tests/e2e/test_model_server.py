@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,8 @@ import pytest
 from mia.embedded.model import DEFAULT, resolve
 from mia.embedded.process import start
 from mia.errors import ConfigError
+from mia.memory.storage import Storage
+from mia.types import Episode, Label
 
 ROOT = Path(__file__).parents[2]
 MIA = [sys.executable, "-c", "from mia.cli.main import main; main()"]
@@ -94,3 +97,31 @@ def test_a_window_beyond_the_model_is_refused_not_cut(weights):
     )
     assert done.returncode == 3
     assert "window is 8192 tokens" in done.stderr
+
+
+def test_the_real_model_plays_planner_and_executor_and_the_episode_is_remembered(weights, tmp_path):
+    async def story():
+        url, process = await serve(weights, tmp_path / "log")
+        async with process:
+            budgets = {"MIA_PLAN_TOKENS": "24", "MIA_TURN_TOKENS": "24", "MAX_LLM_CALL_PER_RUN": "2"}
+            places = {
+                "MIA_MODEL": f"{url}/v1",
+                "MIA_HOME": str(tmp_path),
+                "MIA_MEMORY_PATH": str(tmp_path / "m.sqlite"),
+            }
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), **budgets, **places}
+            command = [*MIA, "ask", "--json", "What is the capital of France?", "--truth", "Paris"]
+            return await asyncio.to_thread(
+                subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+            )
+
+    done = asyncio.run(story())
+    assert done.returncode in (0, 1), done.stderr
+    episode = Episode.model_validate_json(done.stdout)
+    assert episode.failure is None
+    assert episode.attempts[0].plan.text
+    assert episode.attempts[0].trajectory.steps[0].said.model == DEFAULT
+    assert episode.attempts[0].verdict.label in (Label.CORRECT, Label.INCORRECT, Label.NOT_ATTEMPTED)
+    assert episode.reflections[0].said.prompt_tokens > 100
+    with closing(Storage(tmp_path / "m.sqlite")) as storage:
+        assert storage.stats()["memories"] == 1
