@@ -48,7 +48,8 @@ class Agent:
             async for grown in self._play(episode):
                 episode = grown
         except UpstreamError as error:
-            episode = episode.model_copy(update={"failure": Failure.model_validate(error.facts())})
+            failure = Failure.model_validate(error.facts())
+            episode = episode.model_copy(update={"failure": failure, "reward": None})
         if episode.failure:
             self._tell(EventKind.FAILED, key, episode.failure)
         return episode.model_copy(update={"cost": Cost.of(episode, time.monotonic() - started)})
@@ -60,30 +61,36 @@ class Agent:
         yield (episode := episode.model_copy(update={"recall": recall, "memory_sequence": recall.sequence}))
         planning = self._planner.start(question, recall, key)
         execution = self._executor.start(question, key)
-        first = await self._attempt(episode, execution, await planning.plan())
-        yield (episode := episode.model_copy(update={"attempts": (first,), "failure": first.trajectory.failure}))
+        plan = await planning.plan()
+        async for grown in self._attempt(episode, execution, plan):
+            yield (episode := grown)
         if self._reflector and not episode.failure:
+            first = episode.attempts[0]
             reflection = self._tell(EventKind.REFLECTED, key, await self._reflector.reflect(planning, first))
             yield (episode := episode.model_copy(update={"reflections": (reflection,)}))
             if reflection.replan:
-                second = await self._attempt(episode, execution, await planning.replan(first))
-                update = {"attempts": (first, second), "failure": second.trajectory.failure}
-                yield (episode := episode.model_copy(update=update))
+                plan = await planning.replan(first)
+                async for grown in self._attempt(episode, execution, plan):
+                    yield (episode := grown)
         if self._judge and not episode.failure:
             yield (episode := self._rewarded(episode))
             await self._memory.remember(episode)
             self._tell(EventKind.REMEMBERED, key, episode)
 
-    async def _attempt(self, episode: Episode, execution: Execution, plan: Plan) -> Attempt:
-        self._tell(EventKind.PLANNED, episode.key, plan)
+    async def _attempt(self, episode: Episode, execution: Execution, plan: Plan) -> AsyncIterator[Episode]:
+        """Yield the episode with one more attempt, then with its verdict."""
+        before, key = episode.attempts, episode.key
+        self._tell(EventKind.PLANNED, key, plan)
         attempt = Attempt(plan=plan, trajectory=await execution.carry_out(plan))
-        if attempt.trajectory.failure:
-            return attempt
-        self._tell(EventKind.ANSWERED, episode.key, attempt.trajectory)
-        if not self._judge:
-            return attempt
-        verdict = self._tell(EventKind.JUDGED, episode.key, await self._judge.judge(episode.question, attempt))
-        return attempt.model_copy(update={"verdict": verdict})
+        failure = attempt.trajectory.failure
+        yield (episode := episode.model_copy(update={"attempts": (*before, attempt), "failure": failure}))
+        if failure:
+            return
+        self._tell(EventKind.ANSWERED, key, attempt.trajectory)
+        if self._judge:
+            verdict = self._tell(EventKind.JUDGED, key, await self._judge.judge(episode.question, attempt))
+            judged = attempt.model_copy(update={"verdict": verdict})
+            yield episode.model_copy(update={"attempts": (*before, judged)})
 
     def _rewarded(self, episode: Episode) -> Episode:
         graded = all(attempt.verdict and attempt.verdict.label is not Label.JUDGE_ERROR for attempt in episode.attempts)

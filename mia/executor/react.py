@@ -84,7 +84,7 @@ class ReactExecution:
         self._ends = time.monotonic() + budget.seconds
 
     async def carry_out(self, plan: Plan) -> Trajectory:
-        """Carry a plan out. An empty plan is the Planner's malformed turn: nothing is searched without a plan."""
+        """Carry a plan out. Without a plan nothing is searched: an empty one is a malformed turn, or one cut off."""
         steps: list[Step] = []
         answer, failure = None, None
         try:
@@ -101,7 +101,7 @@ class ReactExecution:
     async def _loop(self, plan: Plan, steps: list[Step]) -> tuple[StopReason, str | None]:
         """Take turns until one ends it; `steps` grows as they are taken, so that an exception loses none."""
         if not plan.text:
-            return StopReason.MALFORMED, None
+            return StopReason.TOKEN_LIMIT if plan.said.finish == "length" else StopReason.MALFORMED, None
         mistakes = 0
         message = render.revision(plan) if self._replies else render.opening(self._question, plan)
         for left in range(self._budget.calls, 0, -1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from mia.errors import OutOfRoom
 from mia.judge.match import matches
 from mia.prompts import fill
 from mia.text import disarm
@@ -58,7 +59,10 @@ class TruthJudge:
         for _ in range(2):
             conversation = models.open("judge", fill("judge_system"))
             want = Want(max_tokens=self._max_tokens, deadline=self._seconds)
-            said = await conversation.say(Message(role="user", text=prompt), want)
+            try:
+                said = await conversation.say(Message(role="user", text=prompt), want)
+            except OutOfRoom as error:
+                return Verdict(label=Label.JUDGE_ERROR, judge="", reason=error.message)
             label = parse_letter(said.text)
             if label is not None:
                 return Verdict(label=label, judge=said.model)

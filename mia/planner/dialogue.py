@@ -10,13 +10,13 @@ from mia.planner.memories import memory_block
 from mia.prompts import fill
 from mia.text import disarm, parse_decision
 from mia.transcript import fitted_transcript
-from mia.types import Message, Plan, Reflection, Want
+from mia.types import Message, Plan, Reflection, Said, Want
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mia.protocols import Conversation, Models, Planning, TokenCounter
-    from mia.types import Attempt, Key, Question, Recall, Said, ToolSpec
+    from mia.types import Attempt, Key, Question, Recall, ToolSpec
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,10 @@ class DialoguePlanning:
         self._opening = opening
 
     async def plan(self) -> Plan:
-        """Write the plan. Thoughts are never a plan: a reply without text is asked for once more, then stays empty."""
+        """Write the plan. Thoughts are never a plan: a reply without text is asked for once more, then stays empty.
+
+        A prompt that does not fit the window gives an empty plan, cut off by its length.
+        """
         return Plan(said=await self._plan(self._opening))
 
     async def reflect(self, attempt: Attempt) -> Reflection:
@@ -106,11 +109,14 @@ class DialoguePlanning:
         return Plan(said=said, revises=attempt.plan.text)
 
     async def _plan(self, prompt: str) -> Said:
-        said = await self._say(prompt)
-        for _ in range(self._budget.retries):
-            if said.text.strip():
-                break
-            said = await self._say(fill("plan_again"))
+        try:
+            said = await self._say(prompt)
+            for _ in range(self._budget.retries):
+                if said.text.strip():
+                    break
+                said = await self._say(fill("plan_again"))
+        except OutOfRoom:
+            return Said(raw="", text="", finish="length")
         return said
 
     async def _say(self, text: str) -> Said:

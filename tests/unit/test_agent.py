@@ -106,11 +106,12 @@ def test_an_executor_that_failed_is_not_judged_and_not_reflected_on():
 def test_a_judge_that_is_down_fails_the_episode():
     episode, _, memory = play(["1. Look.", "no"], ["<answer>Paris</answer>"], judge=DownJudge())
     assert (episode.failure.service, memory.kept) == ("judge", [])
+    assert episode.answer == "Paris"
 
 
 def test_a_memory_that_is_down_fails_the_episode_but_loses_no_answer():
     episode, heard, _ = play(["1. Look.", "no"], ["<answer>Paris</answer>"], memory=KeptMemory(down=True))
-    assert (episode.failure.service, episode.answer) == ("memory", "Paris")
+    assert (episode.failure.service, episode.answer, episode.reward) == ("memory", "Paris", None)
     assert "remembered" not in heard.kinds
 
 

@@ -120,6 +120,8 @@ def test_an_empty_plan_is_not_carried_out():
     models = ScriptedModels(executor=["<answer>x</answer>"])
     trajectory = carry_out(models, plan=Plan(said=say("<think>only thoughts")))
     assert (trajectory.stop, models.asked) == (StopReason.MALFORMED, [])
+    trajectory = carry_out(models, plan=Plan(said=say("<think>cut off", "length")))
+    assert (trajectory.stop, models.asked) == (StopReason.TOKEN_LIMIT, [])
 
 
 def test_a_revised_plan_goes_on_in_the_same_dialogue_with_its_own_calls():

@@ -71,3 +71,9 @@ def test_text_in_an_answer_cannot_leave_its_place():
 def test_a_letter_is_the_whole_reply():
     assert parse_letter(" a. ") is Label.CORRECT
     assert parse_letter("D") is None
+
+
+def test_a_question_too_long_for_the_judge_is_a_judge_error():
+    models = ScriptedModels(window=100, judge=["A"])
+    verdict = asyncio.run(TruthJudge(KEY, models).judge(QUESTION, attempt("the city of light")))
+    assert verdict.label is Label.JUDGE_ERROR

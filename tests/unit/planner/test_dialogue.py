@@ -133,3 +133,9 @@ def test_a_revised_plan_names_the_plan_it_replaces_and_the_question():
     plan = asyncio.run(planner(models).resume(QUESTION, history, KEY).replan(ATTEMPT))
     assert (plan.text, plan.revises) == ("2. Look elsewhere.", "1. Look.")
     assert "Who?" in models.asked[0][1]
+
+
+def test_a_plan_prompt_that_does_not_fit_is_an_empty_plan_cut_off():
+    question = Question(id="q", text="why " * 500)
+    plan = asyncio.run(planner(ScriptedModels(window=600, planner=["1."])).start(question, Recall(), KEY).plan())
+    assert (plan.text, plan.said.finish) == ("", "length")
