@@ -6,6 +6,7 @@ Inference, both trainers and test-time learning run this loop; they differ only 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from mia.errors import UpstreamError
@@ -20,26 +21,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class Agent:
     """Plays one question through all roles. Without a judge nothing is graded, rewarded or remembered yet."""
 
-    def __init__(  # noqa: PLR0913  (one argument per role)
-        self,
-        memory: Memory,
-        planner: Planner,
-        executor: Executor,
-        reflector: Reflector | None,
-        judge: Judge | None,
-        reward: Callable[[Episode], Reward] | None,
-        listener: Listener,
-    ) -> None:
-        self._memory = memory
-        self._planner = planner
-        self._executor = executor
-        self._reflector = reflector
-        self._judge = judge
-        self._reward = reward
-        self._listener = listener
+    memory: Memory
+    planner: Planner
+    executor: Executor
+    reflector: Reflector | None
+    judge: Judge | None
+    reward: Callable[[Episode], Reward] | None
+    listener: Listener
 
     async def run(self, question: Question, key: Key) -> Episode:
         """Answer one question. A service that is down ends the episode as failed: not judged, not remembered."""
@@ -57,24 +49,24 @@ class Agent:
     async def _play(self, episode: Episode) -> AsyncIterator[Episode]:
         """Yield the episode each time it has grown, so that a failure later on loses nothing of it."""
         question, key = episode.question, episode.key
-        recall = self._tell(EventKind.RECALLED, key, await self._memory.recall(question))
+        recall = self._tell(EventKind.RECALLED, key, await self.memory.recall(question))
         yield (episode := episode.model_copy(update={"recall": recall, "memory_sequence": recall.sequence}))
-        planning = self._planner.start(question, recall, key)
-        execution = self._executor.start(question, key)
+        planning = self.planner.start(question, recall, key)
+        execution = self.executor.start(question, key)
         plan = await planning.plan()
         async for grown in self._attempt(episode, execution, plan):
             yield (episode := grown)
-        if self._reflector and not episode.failure:
+        if self.reflector and not episode.failure:
             first = episode.attempts[0]
-            reflection = self._tell(EventKind.REFLECTED, key, await self._reflector.reflect(planning, first))
+            reflection = self._tell(EventKind.REFLECTED, key, await self.reflector.reflect(planning, first))
             yield (episode := episode.model_copy(update={"reflections": (reflection,)}))
             if reflection.replan:
                 plan = await planning.replan(first)
                 async for grown in self._attempt(episode, execution, plan):
                     yield (episode := grown)
-        if self._judge and not episode.failure:
+        if self.judge and not episode.failure:
             yield (episode := self._rewarded(episode))
-            await self._memory.remember(episode)
+            await self.memory.remember(episode)
             self._tell(EventKind.REMEMBERED, key, episode)
 
     async def _attempt(self, episode: Episode, execution: Execution, plan: Plan) -> AsyncIterator[Episode]:
@@ -87,15 +79,15 @@ class Agent:
         if failure:
             return
         self._tell(EventKind.ANSWERED, key, attempt.trajectory)
-        if self._judge:
-            verdict = self._tell(EventKind.JUDGED, key, await self._judge.judge(episode.question, attempt))
+        if self.judge:
+            verdict = self._tell(EventKind.JUDGED, key, await self.judge.judge(episode.question, attempt))
             judged = attempt.model_copy(update={"verdict": verdict})
             yield episode.model_copy(update={"attempts": (*before, judged)})
 
     def _rewarded(self, episode: Episode) -> Episode:
         graded = all(attempt.verdict and attempt.verdict.label is not Label.JUDGE_ERROR for attempt in episode.attempts)
-        return episode.model_copy(update={"reward": self._reward(episode)}) if self._reward and graded else episode
+        return episode.model_copy(update={"reward": self.reward(episode)}) if self.reward and graded else episode
 
     def _tell(self, kind: EventKind, key: Key, payload: T) -> T:
-        self._listener.on(Event(kind, key, time.time(), payload))
+        self.listener.on(Event(kind, key, time.time(), payload))
         return payload
