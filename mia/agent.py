@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from mia.errors import UpstreamError
+from mia.errors import StorageError, UpstreamError
 from mia.types import Attempt, Cost, Episode, Event, EventKind, Failure, Label
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Agent:
     listener: Listener
 
     async def run(self, question: Question, key: Key) -> Episode:
-        """Answer one question. A service that is down ends the episode as failed: not judged, not remembered."""
+        """Answer one question. A service that is down fails the episode: it is not judged, not remembered."""
         started, episode = time.monotonic(), Episode(key=key, question=question)
         try:
             async for grown in self._play(episode):
                 episode = grown
-        except UpstreamError as error:
+        except (UpstreamError, StorageError) as error:
             failure = Failure.model_validate(error.facts())
             episode = episode.model_copy(update={"failure": failure, "reward": None})
         if episode.failure:

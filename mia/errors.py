@@ -41,6 +41,10 @@ class StorageError(MiaError):
 
     exit_code = 4
 
+    def facts(self) -> dict[str, str | int | bool | None]:
+        """Return the fields of a `mia.types.Failure`: the error as an episode records it."""
+        return {"service": "storage", "message": self.message, "remedy": self.remedy, "retryable": False}
+
 
 class OutOfRoom(MiaError):
     """A message does not fit the model's window; the dialogue so far is intact."""
@@ -65,7 +69,13 @@ class UpstreamError(MiaError):
 
     def facts(self) -> dict[str, str | int | bool | None]:
         """Return the fields of a `mia.types.Failure`: the error as an episode records it."""
-        return {"service": self.service, "message": str(self), "status": self.status, "retryable": self.retryable}
+        return {
+            "service": self.service,
+            "message": self.message,
+            "remedy": self.remedy,
+            "status": self.status,
+            "retryable": self.retryable,
+        }
 
 
 class ModelUnavailable(UpstreamError):

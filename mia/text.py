@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mia.types import ToolCall
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 STOPS = ("</tool_call>", "</answer>", "<tool_response>")
 CUT = " …[cut]"
+_DEEPEST = 16
 
 _THINK = re.compile(r"<(/?)think>")
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
@@ -123,13 +125,27 @@ def _parse_call(body: str) -> ToolCall | Malformed:
         arguments = call.get("arguments") if isinstance(call, dict) else None
         if isinstance(arguments, str):
             arguments, repaired = json.loads(arguments), True
+        arguments = _storable(arguments)
     except (ValueError, RecursionError):
         return Malformed("The text between <tool_call> and </tool_call> is not one JSON object.")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return Malformed('The tool call needs a "name" that is a string.')
     if not isinstance(arguments, dict):
         return Malformed('The tool call needs "arguments" that are an object.')
-    return ToolCall(name=call["name"], arguments=arguments, repaired=repaired)
+    return ToolCall(name=clean(call["name"]), arguments=arguments, repaired=repaired)
+
+
+def _storable(value: Any, depth: int = 0) -> Any:
+    """Clean every string of a decoded value: an escape can bring what the raw text could not hold."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deep")
+    if isinstance(value, dict):
+        return {clean(name): _storable(entry, depth + 1) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_storable(entry, depth + 1) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not a number of JSON")
+    return clean(value) if isinstance(value, str) else value
 
 
 def parse_decision(text: str) -> bool | None:

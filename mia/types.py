@@ -117,10 +117,11 @@ class StopReason(StrEnum):
 
 
 class Failure(Noun):
-    """A service that was down after its retries, as recorded in an episode."""
+    """A service that was down after its retries, or storage that failed, as recorded in an episode."""
 
     service: str
     message: str
+    remedy: str = ""
     status: int | None = None
     retryable: bool = True
 
@@ -135,10 +136,14 @@ class Trajectory(Noun):
 
 
 class Plan(Noun):
-    """A plan in the Planner's words; `revises` holds the text of the plan that this one replaces."""
+    """A plan in the Planner's words; `revises` holds the text of the plan that this one replaces.
+
+    `drafts` are replies before it that held no plan.
+    """
 
     said: Said
     revises: str | None = None
+    drafts: tuple[Said, ...] = ()
 
     @property
     def text(self) -> str:
@@ -241,7 +246,7 @@ class Reward(Noun):
 
 
 class Cost(Noun):
-    """What an episode took: model calls and tokens by role, tool calls, seconds by phase."""
+    """What an episode took: replies and tokens of Planner and Executor, answered tool calls, seconds by phase."""
 
     model_calls: dict[str, int] = Field(default_factory=dict)
     prompt_tokens: dict[str, int] = Field(default_factory=dict)
@@ -254,15 +259,18 @@ class Cost(Noun):
         """Add up what stands in an episode that took `seconds` in all."""
         steps = [step for attempt in episode.attempts for step in attempt.trajectory.steps]
         said = {
-            "planner": [attempt.plan.said for attempt in episode.attempts]
-            + [reflection.said for reflection in episode.reflections if reflection.said],
+            "planner": [
+                *(said for attempt in episode.attempts for said in (*attempt.plan.drafts, attempt.plan.said)),
+                *(reflection.said for reflection in episode.reflections if reflection.said),
+            ],
             "executor": [step.said for step in steps],
         }
-        calls = Counter(step.call.name for step in steps if step.call)
+        answered = [step for step in steps if step.call and step.observation and step.observation.error is None]
+        calls = Counter(step.call.name for step in answered if step.call)
         observing = sum(step.observation.seconds for step in steps if step.observation)
         by_role = {role: sum(reply.seconds for reply in replies) for role, replies in said.items()}
         return cls(
-            model_calls={role: len(replies) for role, replies in said.items()},
+            model_calls={role: sum(bool(reply.model) for reply in replies) for role, replies in said.items()},
             prompt_tokens={role: sum(reply.prompt_tokens for reply in replies) for role, replies in said.items()},
             new_tokens={role: sum(reply.new_tokens for reply in replies) for role, replies in said.items()},
             tool_calls=dict(calls),

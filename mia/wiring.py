@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from mia.agent import Agent
 from mia.clients.chat import ChatModels, Endpoint
@@ -21,7 +23,7 @@ from mia.memory.storage import Storage
 from mia.planner.dialogue import DialoguePlanner, PlanBudget, PlannerReflector
 from mia.rewards.planner import planner_reward
 from mia.runtime.encoder import load_encoder
-from mia.runtime.http import Service
+from mia.runtime.http import Service, is_loopback
 from mia.runtime.images import ImageStore
 from mia.text import ByteCounter, clean
 from mia.transcript import fitted_transcript
@@ -65,7 +67,7 @@ def question(settings: RoleSettings, text: str, *, id: str = "", image_files: It
             f"The question has {len(text):,} characters; {MAX_QUESTION:,} are the most.",
             remedy="Ask the question alone; put long material into the search corpus.",
         )
-    odd = sum(char == "\ufffd" or (not char.isprintable() and not char.isspace()) for char in text)
+    odd = sum(char == "\ufffd" or (unicodedata.category(char) == "Cc" and not char.isspace()) for char in text)
     if odd * 10 > len(text):
         raise InputError("The question is not text but binary data.", remedy="Pass the question as UTF-8 text.")
     store = images(settings)
@@ -111,17 +113,19 @@ async def served(settings: RoleSettings) -> dict[str, str]:
 
 
 def _endpoint(settings: RoleSettings, url: str) -> Endpoint:
-    """Make the endpoint of a URL. Our own token goes to our own server, the key of a hosted API to no other place."""
-    ours = url == f"http://127.0.0.1:{settings.model_port}/v1"
+    """Make the endpoint of a URL. Our token goes to this machine only, a key to other machines only."""
+    place = urlsplit(url)
+    ours = is_loopback(place.hostname or "")
+    key = settings.openai_key if place.hostname == "api.openai.com" and settings.openai_key else settings.model_key
     service = Service(
         "model",
         url,
         error=ModelUnavailable,
-        token=settings.token if ours else settings.model_key,
+        token=settings.token if ours else key,
         remedy="Start it with `mia serve model`." if ours else "Check that the server runs and the URL is right.",
     )
     name = settings.model_name if url == model_url(settings, "planner") else ""
-    return Endpoint(service, model=name, profile=settings.profile, vision=settings.vision)
+    return Endpoint(service, model=name, profile=settings.profile, window=settings.window, vision=settings.vision)
 
 
 def storage(settings: RoleSettings) -> Storage:
@@ -195,7 +199,7 @@ async def agent(
             ReactExecutor(chat, tools, budget(settings, chat.window("executor")), counter, listener),
             PlannerReflector() if settings.max_replans else None,
             judge,
-            planner_reward if judge else None,
+            planner_reward if judge and settings.max_replans else None,
             listener,
         )
 

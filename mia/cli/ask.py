@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from mia import wiring
+from mia.cli.failures import failed
 from mia.cli.live import LiveView
-from mia.errors import InputError, UpstreamError
+from mia.errors import InputError
 from mia.prompts import fingerprint
 from mia.runs.folder import RunFolder, new_id
 from mia.runtime.settings import RoleSettings, load
@@ -48,10 +49,9 @@ def ask(  # noqa: PLR0913  (one parameter per option)
     if as_json:
         sys.stdout.write(episode.model_dump_json(indent=2) + "\n")
     elif not episode.failure:
-        _show(episode, Console(), judged=bool(truth))
+        _show(episode, Console())
     if episode.failure:
-        failure = episode.failure
-        raise UpstreamError(failure.message, service=failure.service, status=failure.status)
+        raise failed(episode.failure)
     if episode.answer is None:
         raise typer.Exit(1)
 
@@ -80,12 +80,12 @@ async def _run(settings: RoleSettings, question: Question, truth: list[str] | No
     return episode
 
 
-def _show(episode: Episode, console: Console, *, judged: bool) -> None:
+def _show(episode: Episode, console: Console) -> None:
     console.print(Text.assemble(("Answer: ", "bold"), episode.answer or "no answer was found"), soft_wrap=True)
     sources = _sources(episode)
     for number, source in enumerate(sources, 1):
         console.print(Text(f"  [{number}] {source.title} ({source.url or source.id})"), soft_wrap=True)
-    if not judged:
+    if episode.final is None or episode.final.verdict is None:
         console.print(Text("Not judged, so not remembered: give --truth to have it learn from this.", style="dim"))
 
 

@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from mia import wiring
+from mia.cli.failures import failed
 from mia.errors import ConfigError
 from mia.evaluation.datasets import Dataset, read_dataset
 from mia.evaluation.report import outcome, report
 from mia.evaluation.runner import finished, run
 from mia.prompts import fingerprint
-from mia.runs.folder import RunFolder, new_id
+from mia.runs.folder import RunFolder, code_hash, new_id
 from mia.runtime.settings import RoleSettings, load
 
 if TYPE_CHECKING:
@@ -49,10 +50,13 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     if memory_path is None:
         settings = settings.model_copy(update={"memory_path": path / "memory.sqlite"})
     dataset = read_dataset(data, settings, limit)
-    # Where the services are does not change what is measured, and a resumed run may find them on other ports.
-    place = {name for name in RoleSettings.model_fields if name.endswith("_url")} | {"model", "model_port", "home"}
+    # Where things are and who may use them does not change what is measured, and may differ when a run is resumed.
+    place = {name for name in RoleSettings.model_fields if name.endswith(("_url", "_key", "_path"))}
+    place |= {"model", "model_port", "home", "token"}
     made_by = {
         "settings": settings.model_dump(mode="json", exclude=place),
+        "concurrency": concurrency,
+        "code": code_hash(),
         "models": asyncio.run(wiring.served(settings)),
         "prompts": fingerprint(),
         "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
@@ -60,6 +64,9 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     folder = RunFolder.create(path, made_by)
     episodes = asyncio.run(_run(settings, dataset, folder, concurrency))
     _show(dataset, episodes, folder)
+    failures = [episode.failure for episode in episodes if episode.failure]
+    if failures:
+        raise failed(failures[0])
 
 
 async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int) -> list[Episode]:

@@ -53,9 +53,9 @@ class Endpoint:
                 remedy="Point the setting at the base URL of an OpenAI-compatible server, usually ending in /v1.",
             )
         names = [str(entry["id"]) for entry in served]
-        if self.model and self.model not in names:
+        if self.model not in names and (self.model or len(names) > 1):
             raise ConfigError(
-                f"{self.service.url} does not serve {self.model!r}.",
+                f"{self.service.url} serves {len(names)} model(s), and none of them is named {self.model!r}.",
                 remedy=f"Set MIA_MODEL_NAME to one of: {', '.join(names[:8])}.",
             )
         entry = served[names.index(self.model)] if self.model else served[0]
@@ -63,7 +63,7 @@ class Endpoint:
         if self.profile == "auto":
             self.profile = recognise(str(entry.get("owned_by", "")), self.service.url)
         meta = _object(entry.get("meta"))
-        self.window = self.window or int(entry.get("max_model_len") or meta.get("n_ctx") or _DEFAULT_WINDOW)
+        self.window = self.window or _whole(entry.get("max_model_len")) or _whole(meta.get("n_ctx")) or _DEFAULT_WINDOW
 
     @property
     def dialect(self) -> Profile:
@@ -136,7 +136,7 @@ class ChatConversation:
         body |= self._endpoint.dialect.parameters(want, max_tokens)
         started = time.time()
         reply = await self._post(body, want.deadline)
-        said = self._said(reply, want, started)
+        said = self._said(reply, want, started, sum(map(self._tokens, messages)))
         self._messages = [*messages, Message(role="assistant", text=said.raw)]
         self._used = said.prompt_tokens + said.new_tokens + _PER_MESSAGE
         return said
@@ -149,7 +149,7 @@ class ChatConversation:
                 raise OutOfRoom(error.message) from error
             raise
 
-    def _said(self, reply: dict[str, Any], want: Want, started: float) -> Said:
+    def _said(self, reply: dict[str, Any], want: Want, started: float, estimate: int) -> Said:
         choices = _list(reply.get("choices"))
         choice = _object(choices[0]) if choices else {}
         answer = choice.get("message")
@@ -162,14 +162,13 @@ class ChatConversation:
                 remedy="Check that the URL is that of an OpenAI-compatible chat server.",
             )
         content = answer.get("content")
-        raw = clean(content if isinstance(content, str) else "")
+        finish = _FINISH.get(str(choice.get("finish_reason")), "aborted")
+        raw = stop_at(clean(content if isinstance(content, str) else ""), want.stop)
+        if finish == "stop" and want.stop:
+            raw = close(raw)
         apart = answer.get("reasoning_content") or answer.get("reasoning")
         if isinstance(apart, str) and apart.strip():
             raw = f"<think>\n{clean(apart).strip()}\n</think>\n\n{raw}"
-        finish = _FINISH.get(str(choice.get("finish_reason")), "aborted")
-        raw = stop_at(raw, want.stop)
-        if finish == "stop" and want.stop:
-            raw = close(raw)
         thoughts, text = split_thoughts(raw)
         usage = _object(reply.get("usage"))
         return Said.model_validate(
@@ -178,7 +177,7 @@ class ChatConversation:
                 "text": text,
                 "thoughts": thoughts,
                 "finish": finish,
-                "prompt_tokens": _whole(usage.get("prompt_tokens")) or sum(map(self._tokens, self._messages)),
+                "prompt_tokens": _whole(usage.get("prompt_tokens")) or estimate,
                 "new_tokens": _whole(usage.get("completion_tokens")) or self._counter.count(raw),
                 "model": self._endpoint.model,
                 "started": started,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from mia.errors import SearchUnavailable
 from mia.text import clean
 from mia.types import Observation, Source, ToolSpec
@@ -52,7 +50,8 @@ class SearchTool:
         reply = await self._service.post("/retrieve", body, deadline=deadline)
         try:
             result = RetrieveResponse.model_validate(reply).result
-        except ValidationError as error:
+            found = [[hit.document if isinstance(hit, Hit) else hit for hit in result[n]] for n in range(len(queries))]
+        except (ValueError, IndexError) as error:
             raise SearchUnavailable(
                 f"{self._service.url} answered with something that is not a search result.",
                 service="search",
@@ -60,7 +59,7 @@ class SearchTool:
                 retryable=False,
                 remedy="Check that MIA_SEARCH_URL points at a /retrieve service.",
             ) from error
-        return _observation(queries, [[hit for hit in hits if isinstance(hit, Hit)] for hits in result])
+        return _observation(queries, found)
 
 
 def _queries(arguments: dict[str, Any]) -> list[str]:
@@ -71,17 +70,17 @@ def _queries(arguments: dict[str, Any]) -> list[str]:
     ]
 
 
-def _observation(queries: list[str], found: list[list[Hit]]) -> Observation:
+def _observation(queries: list[str], found: list[list[Document]]) -> Observation:
     sources: dict[str, Source] = {}
     blocks = []
-    for query, hits in zip(queries, found, strict=False):
+    for query, documents in zip(queries, found, strict=True):
         lines = [f"Results for: {query}"]
-        for number, hit in enumerate(hits, 1):
-            title, text = _parts(hit.document)
+        for number, document in enumerate(documents, 1):
+            title, text = _parts(document)
             lines.append(f"[{number}] {title}\n{text}")
-            name = str(hit.document.id if hit.document.id is not None else title)
+            name = str(document.id if document.id is not None else title)
             sources.setdefault(name, Source(id=name, title=title))
-        blocks.append("\n".join(lines if hits else [*lines, "Nothing was found."]))
+        blocks.append("\n".join(lines if documents else [*lines, "Nothing was found."]))
     return Observation(text="\n=======\n".join(blocks), sources=tuple(sources.values()))
 
 

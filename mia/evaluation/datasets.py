@@ -68,4 +68,6 @@ def _truth(row: dict[str, Any]) -> Truth:
     answers = row["answers"]
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise TypeError("answers must be a list of strings")
+    if not answers and not row.get("unanswerable"):
+        raise TypeError("there is no answer, and it is not marked as unanswerable")
     return Truth(answers=tuple(answers), unanswerable=bool(row.get("unanswerable", False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mia.errors import OutOfRoom, UpstreamError
 from mia.executor import render
-from mia.text import STOPS, Answer, Malformed, Prose, parse_turn
+from mia.text import STOPS, Answer, Malformed, Prose, disarm, parse_turn
 from mia.types import Event, EventKind, Failure, Observation, Step, StopReason, ToolCall, Trajectory, Want
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Budget:
     """What one question may spend.
 
     `calls` counts the model's replies to one plan and `mistakes` those among them that could not be read; `seconds` is
-    for the whole question, the continuation after a revised plan included; tokens are per turn or observation.
+    from the first plan to the end, the continuation after a revised plan included; tokens are per turn or observation.
     """
 
     calls: int = 20
@@ -81,12 +82,13 @@ class ReactExecution:
         self._listener = listener
         self._replies = sum(message.role == "assistant" for message in conversation.messages)
         self._calls: Counter[str] = Counter()
-        self._ends = time.monotonic() + budget.seconds
+        self._ends = math.inf
 
     async def carry_out(self, plan: Plan) -> Trajectory:
         """Carry a plan out. Without a plan nothing is searched: an empty one is a malformed turn, or one cut off."""
         steps: list[Step] = []
         answer, failure = None, None
+        self._ends = min(self._ends, time.monotonic() + self._budget.seconds)
         try:
             stop, answer = await self._loop(plan, steps)
         except OutOfRoom:
@@ -166,7 +168,7 @@ class ReactExecution:
         self._calls[call.name] += 1
         started = time.monotonic()
         seen = await tool.call(call.arguments, max(0.0, min(self._budget.turn_seconds, self._ends - started)))
-        text = self._counter.cut(seen.text, self._budget.observation_tokens)
+        text = self._counter.cut(disarm(seen.text), self._budget.observation_tokens)
         return seen.model_copy(update={"text": text, "seconds": time.monotonic() - started})
 
     def _emit(self, kind: EventKind, payload: object) -> None:

@@ -39,14 +39,17 @@ def revision(plan: Plan) -> Message:
 
 
 def observation(seen: Observation) -> Message:
-    """Return what a tool answered, as the user message that every format of training data uses."""
-    text = f"<tool_response>\n{disarm(seen.text)}\n</tool_response>"
+    """Return what a tool answered, or what to mend, as the user message that all training data use.
+
+    Text from outside is disarmed where it comes in (`ReactExecutor`), since what to mend does speak in tags.
+    """
+    text = f"<tool_response>\n{seen.text}\n</tool_response>"
     return Message(role="user", text=text, images=seen.images)
 
 
 def mend(reason: str) -> str:
     """Return the observation text for a turn that could not be read."""
-    return fill("executor_mend", reason=reason)
+    return fill("executor_mend", reason=disarm(reason))
 
 
 def forced(message: Message) -> Message:

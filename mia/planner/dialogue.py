@@ -83,7 +83,7 @@ class DialoguePlanning:
 
         A prompt that does not fit the window gives an empty plan, cut off by its length.
         """
-        return Plan(said=await self._plan(self._opening))
+        return await self._plan(self._opening)
 
     async def reflect(self, attempt: Attempt) -> Reflection:
         """Ask whether to plan again; when the window has no room left for the question, the plan stands."""
@@ -105,19 +105,18 @@ class DialoguePlanning:
 
     async def replan(self, attempt: Attempt) -> Plan:
         """Write the revised plan."""
-        said = await self._plan(fill("replan", question=disarm(self._question.text)))
-        return Plan(said=said, revises=attempt.plan.text)
+        plan = await self._plan(fill("replan", question=disarm(self._question.text)))
+        return plan.model_copy(update={"revises": attempt.plan.text})
 
-    async def _plan(self, prompt: str) -> Said:
+    async def _plan(self, prompt: str) -> Plan:
+        replies: list[Said] = []
         try:
-            said = await self._say(prompt)
-            for _ in range(self._budget.retries):
-                if said.text.strip():
-                    break
-                said = await self._say(fill("plan_again"))
+            replies.append(await self._say(prompt))
+            while not replies[-1].text.strip() and len(replies) <= self._budget.retries:
+                replies.append(await self._say(fill("plan_again")))
         except OutOfRoom:
-            return Said(raw="", text="", finish="length")
-        return said
+            replies = replies or [Said(raw="", text="", finish="length")]
+        return Plan(said=replies[-1], drafts=tuple(replies[:-1]))
 
     async def _say(self, text: str) -> Said:
         turn = sum(message.role == "assistant" for message in self._conversation.messages)

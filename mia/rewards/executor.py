@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _MAX_ANSWER_CHARACTERS = 100
 _BONUS = 1.2
 _IMAGE_TOOL = "web_image_to_image_search"
+_TOOLS = ("search", _IMAGE_TOOL)
 
 
 def executor_reward(episode: Episode, preset: Literal["paper", "release"] = "paper") -> Reward:
@@ -20,7 +21,9 @@ def executor_reward(episode: Episode, preset: Literal["paper", "release"] = "pap
     final = episode.final
     correct = final is not None and _correct(final)
     bonus = _BONUS if preset == "release" and len(episode.attempts) == 1 else 1.0
-    used = [any(step.call is not None and _valid(step.call) for step in a.trajectory.steps) for a in episode.attempts]
+    used = [
+        any(step.call is not None and step.call.name in _TOOLS for step in a.trajectory.steps) for a in episode.attempts
+    ]
     return Reward(
         parts={
             "accuracy": (bonus if correct else 0.0, 0.7),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mia.text import balanced
+from mia.text import balanced, parse_decision
 from mia.types import Attempt, Episode, Label, Reward
 
 
@@ -13,7 +13,8 @@ def planner_reward(episode: Episode) -> Reward:
     first = complete and _correct(episode.attempts[0])
     final = complete and _correct(episode.final)
     good_format = complete and _well_formed(episode)
-    decided = complete and episode.reflections[0].replan is not first
+    said = episode.reflections[0].said if complete else None
+    decided = said is not None and parse_decision(said.text) is (not first)
     return Reward(
         parts={
             "final": (float(final), 0.7),

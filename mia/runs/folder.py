@@ -29,6 +29,12 @@ def new_id(kind: str) -> str:
     return f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Name what differs, settings each by their own name."""
+    old, new = ({**flat, **flat.get("settings", {})} for flat in (before, now))
+    return sorted(name for name in old.keys() | new.keys() if name != "settings" and old.get(name) != new.get(name))
+
+
 def code_hash() -> str:
     """Return one hash over the package's sources."""
     root = Path(str(files(mia)))
@@ -72,7 +78,7 @@ class RunFolder:
         made_by = json.loads(json.dumps(made_by, ensure_ascii=False, default=str))
         if (path / "manifest.json").exists():
             before = run.manifest.get("made_by", {})
-            changed = sorted(name for name in before.keys() | made_by.keys() if before.get(name) != made_by.get(name))
+            changed = _differences(before, made_by)
             if changed:
                 raise InputError(
                     f"The run in {path} was made with other {', '.join(changed)}.",

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from dotenv import dotenv_values
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from mia.errors import ConfigError
+
+DOTENV = ".env"
 
 S = TypeVar("S", bound="Settings")
 
@@ -31,7 +34,7 @@ class Settings(BaseSettings):
     """What all processes share."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", env_file=".env", env_ignore_empty=True, validate_default=True
+        frozen=True, extra="ignore", env_file=DOTENV, env_ignore_empty=True, validate_default=True
     )
 
 
@@ -82,7 +85,11 @@ class RoleSettings(Settings):
     )
     model_port: Port = _named("MODEL_PORT", default=8000, about="where `mia serve model` listens")
     model_name: str = _named("MIA_MODEL_NAME", default="", about="which of a server's models; empty takes the first")
-    model_key: SecretStr | None = _named("MIA_MODEL_KEY", "OPENAI_API_KEY", default=None, about="key of a hosted API")
+    model_key: SecretStr | None = _named("MIA_MODEL_KEY", default=None, about="key for model servers on other machines")
+    openai_key: SecretStr | None = _named(
+        "OPENAI_API_KEY", default=None, about="key for api.openai.com, sent nowhere else"
+    )
+    window: int = _named("MIA_WINDOW", default=0, ge=0, about="tokens of the model's window; 0 asks the server")
     profile: Profile = _named("MIA_PROFILE", default="auto", about="dialect of the endpoint")
     vision: bool = _named("MIA_VISION", default=False, about="whether the model reads images")
     planner_url: str = _named("MIA_PLANNER_URL", default="", about="a model of its own for the Planner")
@@ -99,7 +106,7 @@ class RoleSettings(Settings):
     judge: Literal["truth", "exact", "none"] = _named(
         "MIA_JUDGE", default="exact", about="exact match alone, or truth: a model too"
     )
-    max_replans: Literal[0, 1] = _named("MAX_REFLECTION_TIMES", default=1, about="revised plans per question")
+    max_replans: int = _named("MAX_REFLECTION_TIMES", default=1, ge=0, le=1, about="revised plans per question")
     replan_if_unclear: bool = _named(
         "MIA_REPLAN_IF_UNCLEAR", default=True, about="what a reflection without yes or no means"
     )
@@ -140,6 +147,12 @@ class RoleSettings(Settings):
     benchmark: bool = _named("MIA_BENCHMARK", default=False, about="hide memories made from the question itself")
     max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024, about="images are shrunk to this area")
 
+    @model_validator(mode="after")
+    def _deadlines_nest(self) -> Self:
+        if self.turn_seconds >= self.episode_seconds:
+            raise ValueError("MIA_TURN_SECONDS must be less than MIA_EPISODE_SECONDS")
+        return self
+
 
 def names(kind: type[Settings]) -> dict[str, tuple[str, ...]]:
     """Return the environment names that each setting of a process answers to, the documented one first."""
@@ -169,15 +182,16 @@ def load(kind: type[S], **overrides: Any) -> S:
     Raises:
         ConfigError: an unknown `MIA_*` name, or a value that does not fit, named with what would.
     """
-    unknown = sorted(name for name in os.environ if name.startswith("MIA_") and name not in known_names())
+    given = {*os.environ, *dotenv_values(DOTENV)}
+    unknown = sorted(name for name in given if name.startswith("MIA_") and name not in known_names())
     if unknown:
         raise ConfigError(f"Unknown setting {', '.join(unknown)}.", remedy="`mia config` lists the names that exist.")
     documented = names(kind)
-    given = {documented[name][0]: value for name, value in overrides.items() if value is not None}
+    options = {documented[name][0]: value for name, value in overrides.items() if value is not None}
     try:
-        return kind(**given)
+        return kind(**options)
     except ValidationError as error:
-        details = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        details = "; ".join(": ".join([*map(str, item["loc"]), item["msg"]]) for item in error.errors())
         raise ConfigError(
             f"Settings are not valid: {details}.", remedy="Correct the variable or option named."
         ) from error

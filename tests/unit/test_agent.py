@@ -3,7 +3,7 @@ import asyncio
 from scripted import Heard, ScriptedModels, ScriptedTool, call
 
 from mia.agent import Agent
-from mia.errors import JudgeUnavailable, MemoryUnavailable, ModelUnavailable
+from mia.errors import JudgeUnavailable, MemoryUnavailable, ModelUnavailable, StorageError
 from mia.executor.react import Budget, ReactExecutor
 from mia.judge.truth import TruthJudge
 from mia.planner.dialogue import DialoguePlanner, PlanBudget, PlannerReflector
@@ -113,6 +113,16 @@ def test_a_memory_that_is_down_fails_the_episode_but_loses_no_answer():
     episode, heard, _ = play(["1. Look.", "no"], ["<answer>Paris</answer>"], memory=KeptMemory(down=True))
     assert (episode.failure.service, episode.answer, episode.reward) == ("memory", "Paris", None)
     assert "remembered" not in heard.kinds
+
+
+def test_a_memory_that_cannot_be_written_fails_the_episode_but_loses_no_answer():
+    class FullMemory(KeptMemory):
+        async def remember(self, episode):
+            raise StorageError("full", remedy="Free some disk space.")
+
+    episode, heard, _ = play(["1. Look.", "no"], ["<answer>Paris</answer>"], memory=FullMemory())
+    assert (episode.failure.service, episode.failure.remedy) == ("storage", "Free some disk space.")
+    assert (episode.answer, episode.reward, heard.kinds[-1]) == ("Paris", None, "failed")
 
 
 def test_an_answer_that_cannot_be_graded_is_not_rewarded():

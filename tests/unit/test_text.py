@@ -119,6 +119,18 @@ def test_what_cannot_be_read_is_malformed_and_says_why(text):
     assert turn.reason
 
 
+def test_escapes_bring_nothing_that_cannot_be_stored():
+    turn = parse_turn('<tool_call>{"name": "s\\ud83d", "arguments": {"q\\u0000": ["\\ud83d"]}}</tool_call>')
+    assert turn == ToolCall(name="s\ufffd", arguments={"q\ufffd": ["\ufffd"]})
+    assert turn.model_dump_json()
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "[" * 300 + "]" * 300])
+def test_arguments_that_json_cannot_write_back_are_malformed(value):
+    turn = parse_turn(f'<tool_call>{{"name": "s", "arguments": {{"q": {value}}}}}</tool_call>')
+    assert isinstance(turn, Malformed)
+
+
 def test_the_first_tag_decides_between_a_call_and_an_answer():
     call = '<tool_call>{"name": "a", "arguments": {}}</tool_call>'
     assert isinstance(parse_turn(f"{call}<answer>x</answer>"), ToolCall)

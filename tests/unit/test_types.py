@@ -4,7 +4,20 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scripted import say
 
-from mia.types import Attempt, Episode, Key, Plan, Question, Step, StopReason, Trajectory
+from mia.types import (
+    Attempt,
+    Cost,
+    Episode,
+    Key,
+    Observation,
+    Plan,
+    Question,
+    Said,
+    Step,
+    StopReason,
+    ToolCall,
+    Trajectory,
+)
 
 
 @given(st.text(), st.integers(0, 9), st.integers(0, 9))
@@ -30,6 +43,22 @@ def attempt(answer, *, begun):
     return Attempt(
         plan=Plan(said=say("1.")), trajectory=Trajectory(steps=steps, answer=answer, stop=StopReason.ANSWERED)
     )
+
+
+def test_only_calls_that_were_answered_count_as_tool_calls():
+    search = ToolCall(name="search", arguments={})
+    steps = (
+        Step(said=say("a"), call=search, observation=Observation(text="found")),
+        Step(said=say("a"), call=ToolCall(name="python", arguments={}), observation=Observation(text="", error="none")),
+        Step(said=say("a"), call=search),
+    )
+    trajectory = Trajectory(steps=steps, answer=None, stop=StopReason.CALL_LIMIT)
+    made_up = Said(raw="", text="", finish="length")
+    key, question = Key(run="r", question_id="q"), Question(id="q", text="?")
+    tried = Attempt(plan=Plan(said=made_up, drafts=(say("<think>x"),)), trajectory=trajectory)
+    cost = Cost.of(Episode(key=key, question=question, attempts=(tried,)), 1.0)
+    assert cost.tool_calls == {"search": 1}
+    assert cost.model_calls == {"planner": 1, "executor": 3}
 
 
 @pytest.mark.parametrize(

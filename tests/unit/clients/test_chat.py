@@ -123,6 +123,26 @@ def test_thoughts_in_a_field_of_their_own_are_thoughts(field):
     assert (said[0].text, said[0].thoughts) == ("", "hm")
 
 
+def test_a_tag_in_separate_thoughts_does_not_cut_the_answer_off():
+    server = Server(reply("<answer>Paris</answer>", reasoning="I must end with </answer>."))
+    said, _, _ = talk(server, user("a"))
+    assert said[0].text == "<answer>Paris</answer>"
+
+
+def test_one_of_several_models_must_be_named():
+    several = {"data": [{"id": "embedding"}, {"id": "chat"}]}
+    with pytest.raises(ConfigError, match="MIA_MODEL_NAME"):
+        talk(Server(models=several))
+    _, _, place = talk(Server(reply("x"), models=several), user("a"), model="chat")
+    assert place.model == "chat"
+
+
+def test_a_window_that_is_no_number_is_passed_over():
+    models = {"data": [{"id": "qwen", "max_model_len": "lots"}]}
+    assert talk(Server(models=models))[2].window == 32768
+    assert talk(Server(models=models), window=512)[2].window == 512
+
+
 def test_half_characters_and_nul_do_not_get_further():
     said, _, _ = talk(Server(httpx.Response(200, content=json.dumps(reply("a\ud800\x00b")))), user("a"))
     assert said[0].text == "a\ufffd\ufffdb"
@@ -179,6 +199,8 @@ def test_garbage_from_a_model_server_is_an_error_and_no_reply(garbage):
 
 
 def test_missing_usage_is_estimated():
-    said, _, _ = talk(Server({"choices": [{"message": {"content": "word"}, "finish_reason": "stop"}]}), user("a"))
+    said, _, _ = talk(
+        Server({"choices": [{"message": {"content": "word"}, "finish_reason": "stop"}]}), user("word " * 700)
+    )
     assert said[0].new_tokens == 2
-    assert said[0].prompt_tokens > 0
+    assert said[0].prompt_tokens > 1000

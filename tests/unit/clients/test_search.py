@@ -64,6 +64,17 @@ def test_garbage_from_the_search_service_is_an_error_and_no_observation(answer):
         search({"query_list": ["a"]}, lambda request: httpx.Response(200, json=answer))
 
 
+def test_documents_without_scores_are_passages_too():
+    bare = hit("a", "Aba", "A city.")["document"]
+    seen = search({"query_list": ["a"]}, lambda request: httpx.Response(200, json={"result": [[bare]]}))
+    assert "[1] Aba\nA city." in seen.text
+
+
+def test_a_service_that_leaves_queries_out_is_an_error():
+    with pytest.raises(SearchUnavailable):
+        search({"query_list": ["a", "b"]}, lambda request: httpx.Response(200, json={"result": [[]]}))
+
+
 def test_a_search_service_that_is_down_is_an_error():
     with pytest.raises(SearchUnavailable):
         search({"query_list": ["a"]}, lambda request: httpx.Response(404))

@@ -35,6 +35,7 @@ def test_a_limit_takes_the_first(tmp_path):
         {"id": "b", "question": "?"},
         {**ROW, "id": "b", "answers": "x"},
         {**ROW, "id": "b", "question": ""},
+        {**ROW, "id": "b", "answers": []},
     ],
 )
 def test_a_broken_line_is_refused_with_its_number_and_never_skipped(tmp_path, line):

@@ -18,6 +18,9 @@ from mia.types import Truth
         ("−5", "-5"),
         ("東京。", "東京"),
         ("UTC+1", "utc+1"),
+        ("A", "A"),
+        ("THE", "the"),
+        ("Ἀθῆναι", "Αθηναι"),
     ],
 )
 def test_the_same_answer_in_another_form_matches(answer, right):
@@ -35,6 +38,10 @@ def test_the_same_answer_in_another_form_matches(answer, right):
         ("+506", "506"),
         ("12", "1,2"),
         ("Paris or Lyon", "Paris"),
+        ("バリ", "パリ"),
+        ("10²", "102"),
+        (".5", "5"),
+        ("Day of the Dead", "Day of Dead"),
     ],
 )
 def test_another_answer_does_not_match(answer, right):
@@ -47,3 +54,8 @@ def test_an_alias_matches():
 
 def test_no_truth_matches_nothing():
     assert not matches("x", Truth())
+
+
+def test_saying_that_there_is_no_answer_is_right_where_there_is_none():
+    assert matches("There is no answer.", Truth(unanswerable=True))
+    assert not matches("There is no answer.", Truth(answers=("Paris",)))

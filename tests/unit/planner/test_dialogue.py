@@ -83,6 +83,7 @@ def test_thoughts_are_never_a_plan_and_are_asked_about_once_more():
     plan = asyncio.run(planner(models).start(QUESTION, Recall(), KEY).plan())
     assert plan.text == "1. Look."
     assert models.asked[1][1].startswith("Your reply held no plan.")
+    assert [draft.thoughts for draft in plan.drafts] == ["I should search"]
 
 
 def test_a_policy_is_not_asked_again_and_its_plan_stays_empty():

@@ -59,6 +59,15 @@ def test_planner_reward_by_hand(attempts, reflection, value):
     assert planner_reward(episode(*attempts, reflection=reflection)).value == pytest.approx(value)
 
 
+def test_a_decision_that_was_not_said_earns_nothing():
+    unclear = episode(attempt(WRONG), attempt(WRONG), reflection="yes").model_copy(
+        update={"reflections": (Reflection(said=say("it depends"), replan=True),)}
+    )
+    assert planner_reward(unclear).parts["decision"][0] == 0
+    unasked = episode(attempt(RIGHT)).model_copy(update={"reflections": (Reflection(said=None, replan=False),)})
+    assert planner_reward(unasked).parts["decision"][0] == 0
+
+
 NO_CALL = ("<answer>x</answer>",)
 LONG = "x" * 101
 
@@ -92,10 +101,10 @@ def test_executor_reward_by_hand(attempts, preset, value):
         '{"query_list": "a"}',
     ],
 )
-def test_a_call_with_other_arguments_earns_neither_tool_nor_format(arguments):
+def test_a_call_with_other_arguments_earns_the_tool_part_and_not_the_format(arguments):
     replies = (f'<tool_call>{{"name": "search", "arguments": {arguments}}}</tool_call>', "<answer>x</answer>")
     reward = executor_reward(episode(attempt(RIGHT, replies=replies)))
-    assert reward.parts["tool"][0] == 0
+    assert reward.parts["tool"][0] == 1
     assert reward.parts["format"][0] == 0
 
 
