@@ -75,7 +75,7 @@ for role in "$@"; do
     modules+=("${found[@]}")
 done
 
-state=$(cat pyproject.toml constraints.txt install.sh | cksum)
+state=$(cat pyproject.toml constraints.txt install.sh - <<<"$PWD" | cksum)
 stale=()
 for role in "$@"; do
     [[ "$(cat "$VENV/.role-$role" 2>/dev/null)" == "$state" ]] || stale+=("$role")
@@ -85,10 +85,10 @@ if [[ ${#stale[@]} == 0 ]]; then
     exit 0
 fi
 
-if [[ ! -x "$VENV/bin/python" ]]; then
+if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     python=$(find_python)
     log "Making $VENV with $python"
-    run "$python" -m venv "$VENV" || die "$python cannot make a virtual environment." "On Debian: apt-get install python3-venv"
+    run "$python" -m venv --clear "$VENV" || die "$python cannot make a virtual environment." "On Debian: apt-get install python3-venv"
 fi
 
 constraints=(-c constraints.txt)

@@ -19,7 +19,7 @@ run "$VENV/bin/python" -m mia.embedded.model
 logs=runs/quickstart
 run mkdir -p "$logs"
 MODEL_PORT=$(free_port) SEARCH_PORT=$(free_port)
-export MODEL_PORT SEARCH_PORT MIA_SEARCH_URL="http://127.0.0.1:$SEARCH_PORT"
+export HOST=127.0.0.1 MODEL_PORT SEARCH_PORT MIA_SEARCH_URL="http://127.0.0.1:$SEARCH_PORT"
 
 started=()
 stop() {

@@ -26,7 +26,13 @@ app = typer.Typer(help="See and edit what the agent remembers.", no_args_is_help
 
 @contextmanager
 def _storage() -> Iterator[Storage]:
-    storage = wiring.storage(load(RoleSettings))
+    settings = load(RoleSettings)
+    if not settings.memory_path.exists():
+        raise InputError(
+            f"There is no memory at {settings.memory_path} yet.",
+            remedy="`mia ask ... --truth ...` makes one; MIA_MEMORY_PATH names another.",
+        )
+    storage = wiring.storage(settings)
     try:
         yield storage
     finally:
@@ -44,7 +50,7 @@ def list_memories(
     with _storage() as storage:
         rows = storage.list(limit, correct=None if label is None else label == "correct")
     if not rows:
-        Console().print("Nothing is remembered yet: `mia ask ... --truth ...` or `mia eval` make memories.")
+        Console().print("Nothing of that kind is remembered.")
         return
     table = Table("id", "label", "uses", "wins", "created", "question")
     for row in rows:

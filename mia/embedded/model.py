@@ -150,7 +150,7 @@ def _from_hub(repository: str, file: str | None, folder: Path) -> Path:
     try:
         chosen = file or _pick(repository, [name for name in list_repo_files(repository) if name.endswith(".gguf")])
         return Path(hf_hub_download(repository, chosen, local_dir=home))
-    except (OSError, httpx.HTTPError) as error:
+    except (OSError, ValueError, httpx.HTTPError) as error:
         raise ConfigError(
             f"{repository} could not be fetched from the Hugging Face hub: {error}.",
             remedy="Check the name and the network, or set MIA_MODEL to `smollm2` or to the path of a .gguf file.",

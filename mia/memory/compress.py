@@ -79,7 +79,9 @@ class ModelCompressor:
             said = await self._models.open("manager", SYSTEM).say(Message(role="user", text=prompt), want)
         except (UpstreamError, OutOfRoom):
             return self._extractive.extract(episode)
-        return cut_words(said.text, self._words) or self._extractive.extract(episode)
+        secrets = _secrets(episode)
+        text = secrets.sub(_HIDDEN, said.text) if secrets else said.text
+        return cut_words(text, self._words) or self._extractive.extract(episode)
 
 
 def count_words(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import unicodedata
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mia.errors import StorageError
-from mia.memory.recall import TWIN, Query, RecallRule, rank, twin
+from mia.memory.recall import Query, RecallRule, rank, twins
+from mia.text import clean
 from mia.types import Label, Recall, Workflow
 
 if TYPE_CHECKING:
@@ -70,13 +72,13 @@ class Manager:
         workflow = _workflow(episode, await self._compressor.compress(episode))
         record = _Record(episode, workflow)
         self._waiting.append(record)
-        await run(self._writer, self._write)
-        if not record.kept:
-            raise record.error or StorageError("The memory was not written.", remedy="The log says why.")
+        await run(self._writer, self._write_until, record)
+        if record.error:
+            raise record.error
 
     def _query(self, question: Question) -> Query:
         vector, caption = self._vectors(question.text, question.caption)
-        return Query(vector, caption, self.bank.origin(question.id))
+        return Query(vector, caption, self.bank.origin(question.id), text_only=not question.images)
 
     def _recall(self, question: Question) -> Recall:
         snapshot = self.bank.snapshot()
@@ -87,16 +89,20 @@ class Manager:
         successes, failures = shown
         return Recall(successes=successes, failures=failures, sequence=snapshot.sequence)
 
-    def _write(self) -> None:
-        """Write what waits in one transaction: records that arrive during a commit share the next one.
+    def _write_until(self, record: _Record) -> None:
+        """Write batches until a record is settled; it may have been in an earlier one already."""
+        while not (record.kept or record.error):
+            self._write()
 
-        Whoever waits for a record has a call of this method behind it in the writer's queue, so that none is left.
-        """
+    def _write(self) -> None:
+        """Write what waits in one transaction: records that arrive during a commit share the next one."""
         batch: list[_Record] = []
-        while self._waiting and len(batch) < BATCH and not self._has_twin(batch, self._waiting[0]):
+        while (
+            self._waiting
+            and len(batch) < BATCH
+            and not any(_same(other.workflow, self._waiting[0].workflow) for other in batch)
+        ):
             batch.append(self._waiting.popleft())
-        if not batch:
-            return
         try:
             with self.bank.storage.writing() as writing:
                 snapshot = self.bank.snapshot()  # no other writer can be at work now: this is the bank as it is
@@ -108,12 +114,12 @@ class Manager:
         else:
             for record in batch:
                 record.kept = record.error is None
-
-    def _has_twin(self, batch: list[_Record], record: _Record) -> bool:
-        """Tell whether a record may be of the same question as one of the batch, which it must see committed then."""
-        mine = self._query(record.episode.question).question
-        others = [self._query(other.episode.question).question for other in batch]
-        return any(float(other @ mine) >= TWIN or not mine.any() for other in others)
+        finally:
+            for record in batch:
+                if not record.kept:
+                    record.error = record.error or StorageError(
+                        "The memory was not written, by a fault of the program."
+                    )
 
     def _keep(self, writing: Writing, snapshot: Snapshot, record: _Record) -> None:
         """Write one record; one that cannot be written leaves its neighbours alone."""
@@ -134,8 +140,9 @@ class Manager:
         """
         workflow, query = record.workflow, self._query(record.episode.question)
         unseen = bool(record.episode.question.images) and not query.captioned
-        twin_id = twin(snapshot, query, correct=workflow.correct, same_origin=unseen)
-        present = writing.get(twin_id) if twin_id is not None else None
+        near = twins(snapshot, query, correct=workflow.correct, same_origin=unseen)
+        found = map(writing.get, near)
+        present = next((memory for memory in found if memory and _same(memory, workflow)), None)
         if present:
             if workflow.correct and len(workflow.summary) >= len(present.summary):
                 return
@@ -152,6 +159,15 @@ class _Record:
     workflow: Workflow
     kept: bool = False
     error: StorageError | None = None
+
+
+def _same(one: Workflow, other: Workflow) -> bool:
+    """Tell whether two memories are of the same question: the same words, whatever case, width and spacing."""
+    return _words(one.question) == _words(other.question) and _words(one.caption) == _words(other.caption)
+
+
+def _words(text: str) -> list[str]:
+    return unicodedata.normalize("NFKC", clean(text)).casefold().split()
 
 
 def _graded(episode: Episode) -> bool:

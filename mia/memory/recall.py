@@ -21,7 +21,7 @@ Score = Literal["release", "three_term"]
 Ranked = tuple[tuple[int, float], ...]
 
 QUESTION_SHARE, CAPTION_SHARE = 0.8, 0.2
-TWIN = 0.9999  # similarity from which two memories count as memories of the same question
+TWIN = 0.9999  # similarity from which two memories may be of the same question
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Query(NamedTuple):
     question: Vectors
     caption: Vectors
     origin: int | None = None
+    text_only: bool = True
 
     @property
     def captioned(self) -> bool:
@@ -91,30 +92,33 @@ def rank(snapshot: Snapshot, query: Query, rule: RecallRule) -> Ranking:
     spans that bucket, of which an excluded question is no part.
     """
     bucket = snapshot.alive
-    if rule.exclude_same_question and query.origin is not None:
-        bucket = bucket & (snapshot.origins != query.origin)
+    similarity = similarities(snapshot, query)
+    if rule.exclude_same_question:
+        if query.text_only:  # the same words may have been asked under another id; hiding too much is the safe side
+            bucket = bucket & (similarity < TWIN)
+        if query.origin is not None:
+            bucket = bucket & (snapshot.origins != query.origin)
     if rule.score == "release":
         bucket = bucket & (snapshot.captioned == query.captioned)
     rows = np.flatnonzero(bucket)
-    similarity = similarities(snapshot, query)[rows]
+    similarity = similarity[rows]
     scores = _SCORES[rule.score](similarity, snapshot.uses[rows], snapshot.wins[rows])
     near, correct, ids = similarity >= rule.floor, snapshot.correct[rows], snapshot.ids[rows]
     chosen = (near & correct, near & ~correct)
     return Ranking(*(_best(ids[rows_of], scores[rows_of], rule.each) for rows_of in chosen))
 
 
-def twin(snapshot: Snapshot, query: Query, *, correct: bool, same_origin: bool = False) -> int | None:
-    """Return the id of the most similar memory with the same label and modality, if it is near enough to be the same.
+def twins(snapshot: Snapshot, query: Query, *, correct: bool, same_origin: bool = False) -> list[int]:
+    """Return the ids with the same label and modality that are near enough to be of the same question, nearest first.
 
+    Vectors alone do not settle it, since some encoders know no word order: whoever asks compares the texts.
     `same_origin` asks for the same question id too: vectors cannot tell apart images without captions.
     """
     alike = snapshot.alive & (snapshot.correct == correct) & (snapshot.captioned == query.captioned)
     if same_origin:
         alike = alike & (snapshot.origins == (-1 if query.origin is None else query.origin))
-    rows = np.flatnonzero(alike)
-    similarity = similarities(snapshot, query)[rows]
-    best = _best(snapshot.ids[rows], similarity, 1)
-    return best[0][0] if best and best[0][1] >= TWIN else None
+    rows = np.flatnonzero(alike & (similarities(snapshot, query) >= TWIN))
+    return [memory_id for memory_id, _ in _best(snapshot.ids[rows], similarities(snapshot, query)[rows], len(rows))]
 
 
 def release_scores(similarity: Floats, uses: Integers, wins: Integers) -> Floats:

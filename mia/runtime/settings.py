@@ -38,12 +38,17 @@ class Settings(BaseSettings):
     )
 
 
-class ServiceSettings(Settings):
-    """What every HTTP service has. Port 0 takes a free port."""
+class ListeningSettings(Settings):
+    """Where a server listens, and whom it lets in."""
 
     host: str = _named("HOST", default="127.0.0.1", about="address to listen on")
     port: Port = _named("PORT", default=0, about="port to listen on; 0 takes a free one")
     token: SecretStr | None = _named("MIA_TOKEN", default=None, about="bearer token that services ask for and send")
+
+
+class ServiceSettings(ListeningSettings):
+    """What every HTTP service of ours has."""
+
     max_request_mb: float = _named("MIA_MAX_REQUEST_MB", default=32.0, gt=0, about="largest request body, in MB")
     max_running: int = _named("MIA_MAX_RUNNING", default=64, ge=1, about="requests at once")
     max_waiting: int = _named("MIA_MAX_WAITING", default=256, ge=0, about="requests that may wait; the rest get 429")
@@ -64,7 +69,7 @@ class SearchServiceSettings(ServiceSettings):
     b: float = _named("MIA_BM25_B", default=0.4, ge=0, le=1, about="BM25 length normalisation")
 
 
-class ModelServiceSettings(ServiceSettings):
+class ModelServiceSettings(ListeningSettings):
     """The small model server of one machine (`mia serve model`)."""
 
     port: Port = _named("MODEL_PORT", "PORT", default=8000, about="port to listen on; 0 takes a free one")
@@ -182,7 +187,10 @@ def load(kind: type[S], **overrides: Any) -> S:
     Raises:
         ConfigError: an unknown `MIA_*` name, or a value that does not fit, named with what would.
     """
-    given = {*os.environ, *dotenv_values(DOTENV)}
+    try:
+        given = {*os.environ, *dotenv_values(DOTENV)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{DOTENV} cannot be read: {error}.", remedy="Make it UTF-8 text, or remove it.") from error
     unknown = sorted(name for name in given if name.startswith("MIA_") and name not in known_names())
     if unknown:
         raise ConfigError(f"Unknown setting {', '.join(unknown)}.", remedy="`mia config` lists the names that exist.")

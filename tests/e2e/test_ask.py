@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from mia.runs.folder import RunFolder
+from mia.runtime.settings import known_names
 from mia.types import Episode
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ QUESTION = "What is the official currency of Romania?"
 
 
 def environment(folder, **more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIA_")}
+    kept = {name: value for name, value in os.environ.items() if name not in known_names()}
     return {
         **kept,
         "PYTHONPATH": str(ROOT),
@@ -100,7 +101,9 @@ def test_a_question_is_answered_with_sources_judged_remembered_and_recalled(mia,
 
 
 def test_memories_are_listed_shown_and_forgotten(mia):
-    assert "Nothing is remembered yet" in mia("memory", "list")[1]
+    code, _, err = mia("memory", "list")
+    assert code == 2
+    assert "MIA_MEMORY_PATH" in err
     mia("ask", QUESTION, "--truth", "Romanian Leu")
     assert "Romania" in mia("memory", "list", "--label", "correct")[1]
     code, out, _ = mia("memory", "show", "1")
@@ -118,10 +121,13 @@ def test_json_is_the_episode_and_nothing_else(mia):
     assert Episode.model_validate_json(out).answer == "Romanian Leu"
 
 
-def test_a_right_to_left_question_is_answered(mia):
-    code, out, _ = mia("ask", "-", stdin="ما هي عاصمة رومانيا؟".encode())
-    assert code == 0
-    assert "بوخارست" in out
+@pytest.mark.parametrize(
+    "question", ["ما هي عاصمة رومانيا؟", "چه\u200cکسی \u200fمی\u200cآید؟", "👨\u200d👩\u200d👧\u200d👦?"]
+)
+def test_a_question_in_any_script_is_answered(mia, question):
+    code, out, err = mia("ask", "-", stdin=question.encode())
+    assert code == 0, err
+    assert ("بوخارست" if "عاصمة" in question else "unknown") in out
 
 
 @pytest.mark.parametrize(
@@ -177,6 +183,10 @@ def test_a_model_server_that_answers_garbage_fails_the_episode_and_nothing_is_re
     assert "Answer" not in out
     assert runs(tmp_path)[0].failure.service == "model"
     assert json.loads(mia("memory", "stats")[1])["memories"] == 0
+    data = write_questions(tmp_path / "data.jsonl", 2)
+    code, out, err = mia("eval", data, "--out", tmp_path / "run", MIA_MODEL=garbage)
+    assert code == 5
+    assert "2 questions: 2 failed." in out
 
 
 def test_something_that_is_no_model_server_is_named_as_such(mia, search):

@@ -40,7 +40,7 @@ class Letters:
     def encode(self, texts):
         rows = np.zeros((len(texts), self.dimensions), np.float32)
         for row, text in zip(rows, texts, strict=True):
-            for letter in text.strip():
+            for letter in text.replace("\u00a0", " ").strip():
                 row[ord(letter) % self.dimensions] += 1
         return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
 
@@ -377,6 +377,43 @@ def test_a_bank_that_cannot_be_written_keeps_nothing_and_says_so(manager, monkey
     assert manager.bank.storage.get(1).uses == 0
     remember(manager, episode("bb", shown=[1]))
     assert manager.bank.storage.get(1).uses == 1
+
+
+def test_the_same_words_in_another_order_are_another_question(manager):
+    remember(manager, episode("is ab larger than ba"), episode("is ba larger than ab"))
+    assert len(kept(manager)) == 2
+
+
+def test_spacing_does_not_make_another_question(manager):
+    remember(
+        manager,
+        episode("is a b larger"),
+        episode("is a  b larger".replace("  ", "\u00a0"), question_id="2", summary="x"),
+    )
+    assert [summary for _, _, summary in kept(manager)] == ["x"]
+
+
+def test_a_benchmark_question_does_not_see_itself_under_another_id(path):
+    rule = RecallRule(floor=-1.0, exclude_same_question=True)
+    with closing(Manager(Bank.open(path, Letters()), Letters(), Fixed(), rule)) as manager:
+        remember(manager, episode("aa bb", question_id="ask-1"), episode("cc", question_id="2"))
+        assert [memory.question for memory, _ in recall(manager, "aa bb").successes] == ["cc"]
+
+
+def test_a_cancelled_record_takes_no_other_with_it(manager):
+    async def story():
+        release = threading.Event()
+        manager._writer.submit(release.wait)
+        first = asyncio.create_task(manager.remember(episode("aa")))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        second = asyncio.create_task(manager.remember(episode("aa", number=1, summary="x")))
+        await asyncio.sleep(0.05)
+        release.set()
+        await second
+
+    asyncio.run(story())
+    assert manager.bank.storage.remembers(str(episode("aa", number=1).key))
 
 
 def test_what_arrives_together_is_committed_together(manager):

@@ -1,7 +1,14 @@
 import pytest
 
 from mia.errors import ConfigError
-from mia.runtime.settings import RoleSettings, SearchServiceSettings, known_names, load, names
+from mia.runtime.settings import ModelServiceSettings, RoleSettings, SearchServiceSettings, known_names, load, names
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in known_names():
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_documented_name_is_read_and_an_option_wins(monkeypatch):
@@ -26,6 +33,33 @@ def test_a_field_name_is_no_environment_name(monkeypatch):
 def test_an_unknown_name_is_refused(monkeypatch):
     monkeypatch.setenv("MIA_TOKPK", "5")
     with pytest.raises(ConfigError, match="MIA_TOKPK"):
+        load(RoleSettings)
+
+
+def test_a_name_in_a_dotenv_file_is_read_and_an_unknown_one_refused(tmp_path):
+    (tmp_path / ".env").write_text("MIA_TOPK=9")
+    assert load(RoleSettings).topk == 9
+    (tmp_path / ".env").write_text("MIA_TOPKK=9")
+    with pytest.raises(ConfigError, match="MIA_TOPKK"):
+        load(RoleSettings)
+    (tmp_path / ".env").write_bytes(b"MIA_TOPK=\xff")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(RoleSettings)
+
+
+@pytest.mark.parametrize("kind", [RoleSettings, SearchServiceSettings, ModelServiceSettings])
+def test_every_setting_can_be_set_to_its_default_as_text(kind, monkeypatch):
+    resolved = load(kind)
+    for name, choices in names(kind).items():
+        value = getattr(resolved, name)
+        if value is not None:
+            monkeypatch.setenv(choices[0], str(value))
+    assert load(kind) == resolved
+
+
+def test_deadlines_that_do_not_nest_are_refused(monkeypatch):
+    monkeypatch.setenv("MIA_EPISODE_SECONDS", "100")
+    with pytest.raises(ConfigError, match="MIA_TURN_SECONDS must be less"):
         load(RoleSettings)
 
 
