@@ -111,6 +111,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
             str(options.delay),
             stdout=asyncio.subprocess.PIPE,
         )
+        stack.push_async_callback(_end, model)
         assert model.stdout is not None
         model_url = f"http://127.0.0.1:{int(await model.stdout.readline())}/v1"
         search_url = await _search(stack, folder)
@@ -126,25 +127,31 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         idle = await asyncio.create_subprocess_exec(
             sys.executable, __file__, "--idle", str(seconds), stdout=asyncio.subprocess.PIPE
         )
+        stack.push_async_callback(_end, idle)
         watching = asyncio.create_task(lags(seconds))
         results = [await episodes(agent, number, options) for number in range(1, options.rounds + 1)]
         busy = await watching
         quiet = json.loads((await idle.communicate())[0])
-        model.terminate()
-        await model.wait()
     show(results, chains, busy, quiet)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        child.kill()
+    await child.wait()
 
 
 async def _search(stack: AsyncExitStack, folder: Path) -> str:
     log = folder / "search.log"
     command = [sys.executable, "-m", "local_search", "serve", "--port", "0", "--index", str(folder / "index")]
     await stack.enter_async_context(await start(command, name="search", log=log))
-    while True:
-        for line in log.read_text().splitlines():
-            entry = json.loads(line) if line.startswith("{") else {}
-            if entry.get("message") == "ready":
-                return f"http://127.0.0.1:{entry['port']}"
-        await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        while True:
+            for line in log.read_text().splitlines():
+                entry = json.loads(line) if line.startswith("{") else {}
+                if entry.get("message") == "ready":
+                    return f"http://127.0.0.1:{entry['port']}"
+            await asyncio.sleep(0.2)
 
 
 def show(

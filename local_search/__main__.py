@@ -46,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "build":
             build(settings)
         else:
-            if not options.no_build:
-                prepare(settings)
-            serve(create_app(settings), settings)
+            index = None if options.no_build else prepare(settings)
+            serve(create_app(settings, index), settings)
     except MiaError as error:
         Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return error.exit_code

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from array import array
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,19 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from local_search.corpus import Lines, Report, parse
-from local_search.index import FORMAT, MANIFEST, OFFSETS, UNPACKED, Manifest, digest, find_corpus, read_manifest, stale
+from local_search.corpus import Lines, Report, find_corpus, parse, stamp
+from local_search.index import (
+    FORMAT,
+    MANIFEST,
+    OFFSETS,
+    UNPACKED,
+    Index,
+    Manifest,
+    digest,
+    locked,
+    read_manifest,
+    stale,
+)
 from local_search.terms import terms, whole
 from mia.errors import InputError, StorageError
 
@@ -28,40 +39,46 @@ if TYPE_CHECKING:
 
 TITLE_WEIGHT = 3  # a term of the title counts this often, which puts a thing's own page before pages that mention it
 LOG_SECONDS = 10.0
+PREFIX = "index-"
 
 _log = logging.getLogger(__name__)
 
 
-def prepare(settings: SearchServiceSettings) -> None:
-    """Build the index unless the one there fits the corpus and the settings; errors as for `build`."""
-    reason = stale(settings)
-    if reason:
-        _log.info("building the index %s: %s", settings.index, reason)
-        build(settings)
+def prepare(settings: SearchServiceSettings) -> Index:
+    """Open the index, built first unless the one there fits the corpus and the settings; errors as for `build`."""
+    try:
+        return Index.open(settings)
+    except StorageError as error:
+        _log.info("building the index: %s", error.message)
+    with locked(settings.index, alone=True):
+        if stale(settings):  # else another process has built it meanwhile
+            _build(settings)
+        return Index.load(settings)
 
 
 def build(settings: SearchServiceSettings) -> Manifest:
     """Make the index anew and return its manifest; lines that cannot be used are reported once and keep their rows.
 
     Raises:
-        InputError: the corpus is missing or has no usable line.
-        StorageError: the index folder cannot be written.
+        InputError: the corpus is missing, cannot be read, has no usable line or changes meanwhile.
+        StorageError: the index folder cannot be written or is locked.
     """
-    corpus = find_corpus(settings.corpus)
+    find_corpus(settings.corpus)
+    with locked(settings.index, alone=True):
+        return _build(settings)
+
+
+def _build(settings: SearchServiceSettings) -> Manifest:
+    corpus = settings.corpus
     started = time.perf_counter()
-    try:
-        settings.index.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="index-", dir=settings.index))
-        try:
-            manifest = _write(settings, corpus, folder)
-            _publish(settings.index, manifest)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-    except OSError as cause:
-        raise StorageError(
-            f"The index cannot be written to {settings.index}: {cause}.", remedy="Check its rights and free space."
-        ) from cause
+    _sweep(settings.index)  # a build that was killed could not
+    with ExitStack() as after:
+        after.callback(_sweep, settings.index)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=settings.index))
+        manifest = _write(settings, corpus, folder)
+        fresh = folder / MANIFEST
+        fresh.write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
+        fresh.replace(settings.index / MANIFEST)
     _log.info("indexed %d documents of %s in %.1f s", manifest.usable, corpus, time.perf_counter() - started)
     return manifest
 
@@ -102,13 +119,15 @@ class Scan:
 
 
 def _write(settings: SearchServiceSettings, corpus: Path, folder: Path) -> Manifest:
-    stamp = corpus.stat()
+    size, mtime_ns = stamp(corpus)
     lines = Lines(corpus, folder / UNPACKED)
     scan = Scan()
-    with _progress(f"reading {corpus.name}", stamp.st_size) as show:
+    with _progress(f"reading {corpus.name}", size) as show:
         for line in lines:
             scan.take(line)
             show(lines.position)
+    if stamp(corpus) != (size, mtime_ns):
+        raise InputError(f"The corpus {corpus} changed while it was read.", remedy="Build again once it is whole.")
     report = scan.report
     if report.usable == 0:
         raise InputError(
@@ -125,8 +144,8 @@ def _write(settings: SearchServiceSettings, corpus: Path, folder: Path) -> Manif
     return Manifest(
         format=FORMAT,
         corpus=str(corpus),
-        size=stamp.st_size,
-        mtime_ns=stamp.st_mtime_ns,
+        size=size,
+        mtime_ns=mtime_ns,
         sha256=lines.sha256,
         k1=settings.k1,
         b=settings.b,
@@ -137,17 +156,15 @@ def _write(settings: SearchServiceSettings, corpus: Path, folder: Path) -> Manif
     )
 
 
-def _publish(index: Path, manifest: Manifest) -> None:
-    """Name the new folder in the manifest, in one step, and remove the folder named before."""
+def _sweep(index: Path) -> None:
+    """Remove every folder but the published one; a service that still reads one keeps its open files."""
     try:
-        before = index / read_manifest(index).folder
+        published = read_manifest(index).folder
     except StorageError:
-        before = None
-    fresh = index / f"{manifest.folder}.json"
-    fresh.write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
-    fresh.replace(index / MANIFEST)
-    if before is not None:
-        shutil.rmtree(before, ignore_errors=True)  # a service that still reads it keeps its open files
+        published = ""
+    for folder in index.glob(f"{PREFIX}*"):
+        if folder.name != published:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -6,8 +6,10 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +29,13 @@ def parse(line: bytes) -> dict[str, Any]:
         ValueError: the line is no such document; the message says why.
     """
     try:
-        document = json.loads(line.decode("utf-8-sig", "replace"))
+        document = json.loads(line.decode("utf-8-sig", "replace"), parse_float=_finite, parse_constant=_finite)
         if b"\\ud" in line.lower():  # an escaped half character, perhaps, which UTF-8 cannot carry
             document = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as cause:
+    except (json.JSONDecodeError, RecursionError) as cause:
         raise ValueError("not JSON") from cause
+    except ValueError as cause:
+        raise ValueError("with a number that JSON cannot carry") from cause
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one type of error for every unusable line
     if not isinstance(document.get("id"), str | int | None):
@@ -46,6 +50,13 @@ def parse(line: bytes) -> dict[str, Any]:
     if not isinstance(document.get("text"), str):
         document["text"] = text.strip()
     return document
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(number)
+    return value
 
 
 def _is_text(value: object) -> bool:
@@ -85,7 +96,6 @@ class Lines:
     def __init__(self, path: Path, unpacked: Path) -> None:
         self.path = path
         self.unpacked = unpacked if is_packed(path) else None
-        self.size = path.stat().st_size
         self.position = 0
         self._hash = hashlib.sha256()
 
@@ -95,8 +105,10 @@ class Lines:
         return self._hash.hexdigest()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield every line with its end. Raises InputError if the file is not the gzip file its name says."""
-        with self.path.open("rb", buffering=0) as file, io.BufferedReader(_Tap(file, self), 1 << 20) as tapped:
+        """Yield every line with its end. Raises InputError if the file cannot be read, or not unpacked as named."""
+        with reading(self.path):
+            raw = self.path.open("rb", buffering=0)
+        with raw as file, io.BufferedReader(_Tap(file, self), 1 << 20) as tapped:
             if self.unpacked is None:
                 yield from tapped
                 return
@@ -125,9 +137,38 @@ class _Tap(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
+        with reading(self._lines.path):
+            count = self._file.readinto(buffer)
         self._lines.note(memoryview(buffer)[:count])
         return int(count)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Make what the file system refuses an InputError about the corpus."""
+    try:
+        yield
+    except OSError as cause:
+        raise InputError(
+            f"The corpus {path} cannot be read: {cause.strerror or cause}.",
+            remedy="Check its rights and its disk, or name another with --corpus or CORPUS_PATH.",
+        ) from cause
+
+
+def find_corpus(path: Path) -> Path:
+    """Return the path of a corpus file that can be opened. Raises InputError if it cannot."""
+    with reading(path):
+        if not path.is_file():
+            raise InputError(f"There is no corpus at {path}.", remedy="Name one with --corpus or CORPUS_PATH.")
+        path.open("rb").close()
+    return path
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Return size and time of the last change in ns of a corpus. Raises InputError if it cannot be read."""
+    with reading(path):
+        found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def is_packed(path: Path) -> bool:

@@ -28,14 +28,16 @@ THREADS = 4
 SEARCH_SECONDS = 30.0
 
 
-def create_app(settings: SearchServiceSettings) -> FastAPI:
-    """Build the search service; it refuses to start on an index that does not fit its corpus."""
+def create_app(settings: SearchServiceSettings, index: Index | None = None) -> FastAPI:
+    """Build the search service; without an open index it opens one, and refuses to start if that does not fit."""
     router = APIRouter()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with closing(Index.open(settings)) as index, ThreadPoolExecutor(THREADS) as threads:
-            app.state.search = Search(index, threads)
+        # Off the event loop, for the check reads the whole index.
+        opened = await asyncio.to_thread(Index.open, settings) if index is None else index
+        with closing(opened), ThreadPoolExecutor(THREADS) as threads:
+            app.state.search = Search(opened, threads)
             yield
 
     @router.post("/retrieve", response_model=RetrieveResponse)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 CHECK_SECONDS = 5.0
+NOTICE_SECONDS = 1.0  # time for readiness checks to see that the service drains, before it closes its port
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def create_service(
 
 
 def serve(app: FastAPI, settings: ServiceSettings) -> None:
-    """Serve until a signal comes, then let requests in flight finish for `drain_seconds`.
+    """Serve until a signal comes, then turn unready and let requests in flight finish for `drain_seconds`.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -76,11 +77,12 @@ def serve(app: FastAPI, settings: ServiceSettings) -> None:
         _log.warning(
             "listening on %s without a token: anyone who reaches this port can use it; set MIA_TOKEN", settings.host
         )
+    notice = min(NOTICE_SECONDS, settings.drain_seconds)
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, timeout_graceful_shutdown=math.ceil(settings.drain_seconds)
+        app, lifespan="off", log_config=None, timeout_graceful_shutdown=math.ceil(settings.drain_seconds - notice)
     )
     with _bind(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
-        Server(config, app).run(sockets=[listener])
+        Server(config, app, notice).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
@@ -89,9 +91,10 @@ class Server(uvicorn.Server):
     It enters the app's lifespan itself, so that what goes wrong there reaches the caller as the error it is.
     """
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, notice: float) -> None:
         super().__init__(config)
         self.app = app
+        self.notice = notice
         self.entered = AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -103,9 +106,10 @@ class Server(uvicorn.Server):
             _log.info("ready", extra={"service": self.app.title, "host": host, "port": port})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Turn unready, let requests in flight finish, stop the app."""
+        """Turn unready, serve on for `notice` seconds, let requests in flight finish, stop the app."""
         self.app.state.draining = True
         async with self.entered:
+            await asyncio.sleep(self.notice)
             await super().shutdown(sockets)
 
 

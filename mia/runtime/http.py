@@ -24,17 +24,20 @@ from tenacity import (
     wait_random,
 )
 
-from mia.errors import UpstreamError
+from mia.errors import ConfigError, UpstreamError
 from mia.runtime.logging import request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from pydantic import SecretStr
+
+    _Holder = AsyncGenerator[aiohttp.ClientSession, None]
 
 RETRIED = frozenset({429, 500, 502, 503, 504})
 CONNECT_SECONDS = 5.0
 MAX_CONNECTIONS = 256
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
 _backoff = wait_exponential(multiplier=0.25, max=8.0) + wait_random(0.0, 0.25)
@@ -56,6 +59,14 @@ class RefusedError(Exception):
         self.answer = answer
 
 
+class TooLargeError(Exception):
+    """A response with more than `MAX_ANSWER_BYTES`."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Service:
     """One HTTP dependency: a name, a base URL, retries, deadlines, typed errors.
 
@@ -72,14 +83,18 @@ class Service:
         attempts: int = 3,
         remedy: str = "",
     ) -> None:
+        if "@" in url:  # an error quotes the URL, so it must not hold a secret
+            raise ConfigError(
+                f"The URL of the {name} service has an @, as if it carried a user name or a password.",
+                remedy="Take it out and set MIA_MODEL_KEY for models or MIA_TOKEN for the rest; write %40 in a path.",
+            )
         self.name = name
         self.url = url.rstrip("/")
         self._error = error
         self._token = token
         self._attempts = attempts
         self._remedy = remedy
-        self._session: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._held: dict[asyncio.AbstractEventLoop, tuple[_Holder, aiohttp.ClientSession]] = {}
 
     async def post(self, path: str, body: Mapping[str, Any], *, deadline: float) -> dict[str, Any]:
         """Send a JSON object, return the JSON object answered, within `deadline` seconds for everything.
@@ -95,10 +110,10 @@ class Service:
         return await self._ask("GET", path, deadline)
 
     async def aclose(self) -> None:
-        """Close the connections; a later request opens new ones."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close the connections of the running loop; a later request opens new ones."""
+        held = self._held.pop(asyncio.get_running_loop(), None)
+        if held is not None:
+            await held[0].aclose()
 
     async def _ask(self, method: str, path: str, deadline: float, content: bytes | None = None) -> dict[str, Any]:
         url = f"{self.url}/{path.lstrip('/')}"
@@ -110,8 +125,14 @@ class Service:
             status = cause.answer.status
             message = f"{where} answered {status}: {_detail(cause.answer)}"
             raise self._failure(message, status=status, retryable=status in RETRIED) from cause
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as cause:
+        except TooLargeError as cause:
+            message = f"{where} answered more than {MAX_ANSWER_BYTES >> 20} MB, which is too large."
+            raise self._failure(message, status=cause.status, retryable=False) from cause
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as cause:
             raise self._failure(f"{where} is not an http or https URL.", retryable=False) from cause
+        except ValueError as cause:
+            reason = str(cause).rstrip(".")
+            raise self._failure(f"{where} cannot be asked: {reason}.", retryable=False) from cause
         except aiohttp.ConnectionTimeoutError as cause:
             raise self._failure(f"{where} cannot be reached within {CONNECT_SECONDS:g} s.") from cause
         except TimeoutError as cause:
@@ -128,14 +149,14 @@ class Service:
         return found
 
     async def _send(self, method: str, url: str, deadline: float, content: bytes | None) -> Answer:
-        session = self._open_session()
+        session = await self._open_session()
         headers = {"X-Request-ID": request_id.get() or uuid.uuid4().hex, "Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token.get_secret_value()}"
 
         async def attempt() -> Answer:
             async with session.request(method, url, data=content, headers=headers, allow_redirects=False) as response:
-                answer = Answer(response.status, response.headers, await response.read())
+                answer = Answer(response.status, response.headers, await _read(response))
             if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
                 raise RefusedError(answer)
             return answer
@@ -148,17 +169,23 @@ class Service:
             reraise=True,
         )(attempt)
 
-    def _open_session(self) -> aiohttp.ClientSession:
+    async def _open_session(self) -> aiohttp.ClientSession:
         """Return the session of the running loop; connections of another loop are of no use in this one."""
         loop = asyncio.get_running_loop()
-        if self._session is None or self._loop is not loop:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-                trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
-            )
-            self._loop = loop
-        return self._session
+        if loop not in self._held:
+            self._held = {other: held for other, held in self._held.items() if not other.is_closed()}
+            holder = self._hold_session()
+            self._held[loop] = holder, await anext(holder)
+        return self._held[loop][1]
+
+    async def _hold_session(self) -> _Holder:
+        """Yield a session; a loop that ends closes its generators, and so the connections that belong to it."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
+        ) as session:
+            yield session
 
     def _log_retry(self, state: RetryCallState) -> None:
         reason = state.outcome.exception() if state.outcome else None
@@ -179,6 +206,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise TooLargeError(response.status)
+    return bytes(body)
 
 
 def _may_pass(error: BaseException) -> bool:

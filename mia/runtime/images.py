@@ -9,6 +9,7 @@ import math
 import re
 import struct
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,19 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_AREA = 80_000_000  # pixels decoded at most, below Pillow's own alarm; a small file can unfold into gigabytes
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 SUFFIXES: Mapping[str, str] = {"image/png": "png", "image/jpeg": "jpg"}
-UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, IndexError, Image.DecompressionBombError)
+UNREADABLE = (  # what Pillow raises for broken pixels and broken EXIF
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    SyntaxError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 REMEDY = "Give a PNG, JPEG, WebP, GIF or BMP image of at most 32 MB and 80 megapixels."
 
 
@@ -94,6 +107,8 @@ def _decode(data: bytes, max_pixels: int) -> tuple[Image.Image, str]:
                 raise InputError(f"The image has {opened.width} x {opened.height} pixels.", remedy=REMEDY)
             mime = "image/jpeg" if opened.format in ("JPEG", "MPO") else "image/png"
             upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I;16"):  # the one deep mode among FORMATS; conversion would clip it to white
+                upright = upright.point(lambda value: value / 256)
             image = upright.convert("RGBA" if upright.has_transparency_data else "RGB")
     except UNREADABLE as cause:
         raise InputError("The file is not an image that can be read.", remedy=REMEDY) from cause

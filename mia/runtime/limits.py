@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OPERATIONAL = frozenset({"/healthz", "/readyz", "/metrics"})
 WAIT_SECONDS = 600.0  # the longest deadline that a caller has
+BODY_SECONDS = 60.0  # for a body to arrive, as its request holds a slot meanwhile
 
 
 class TokenGate:
@@ -48,25 +49,37 @@ class TokenGate:
 
 
 class SizeLimit:
-    """Refuses bodies above a number of bytes, announced or streamed."""
+    """Refuses bodies above a number of bytes, announced or streamed, and those that do not arrive in time."""
 
-    def __init__(self, app: ASGIApp, megabytes: float) -> None:
+    def __init__(self, app: ASGIApp, megabytes: float, seconds: float = BODY_SECONDS) -> None:
         self.app = app
+        self.seconds = seconds
         self.limit = int(megabytes * 1024 * 1024)
         self.message = f"The request is larger than {megabytes:g} MB."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 413, or hand the request on and count what it streams."""
+        """Answer 413, or hand the request on, count what it streams and answer 408 when it stops streaming."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         announced = dict(scope["headers"]).get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self.limit:
             return await problem(413, self.message, kind="TooLarge")(scope, receive, send)
         received = 0
+        whole = False
+        due: float | None = None
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole, due
+            if whole:
+                return await receive()
+            due = due or asyncio.get_running_loop().time() + self.seconds
+            try:
+                async with asyncio.timeout_at(due):
+                    message = await receive()
+            except TimeoutError as cause:
+                late = f"The request did not arrive whole within {self.seconds:g} s."
+                raise HTTPException(408, late, {"Connection": "close"}) from cause
+            whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self.limit:
                 raise HTTPException(413, self.message)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from mia.errors import ConfigError, InputError, ModelUnavailable, OutOfRoom, StorageError
 from mia.runtime import app as runtime_app
 from mia.runtime.app import create_service, serve
-from mia.runtime.limits import Busy, Slots
+from mia.runtime.limits import Busy, SizeLimit, Slots
 from mia.runtime.logging import request_id
 from mia.runtime.settings import ServiceSettings, load
 
@@ -179,6 +179,35 @@ def test_a_streamed_json_body_is_refused_above_the_limit():
     assert response.status_code == 413
 
 
+def test_a_body_that_stops_half_way_gives_its_slot_back():
+    async def half():
+        yield b'{"number": '
+        await asyncio.Event().wait()
+
+    async def go(path):
+        app = SizeLimit(build(max_running=1, max_waiting=0), megabytes=1, seconds=0.05)
+        async with client_of(app) as client, asyncio.timeout(10):
+            late = await client.post(path, content=half(), headers={"Content-Type": "application/json"})
+            return late, await client.post("/number", json={"number": 1})
+
+    for path in ("/number", "/size"):
+        late, next_one = asyncio.run(go(path))
+        assert (late.status_code, late.headers["Connection"]) == (408, "close")
+        assert late.json()["error"]["type"] == "RequestTimeout"
+        assert "within 0.05 s" in late.json()["error"]["message"]
+        assert next_one.status_code == 200
+
+
+def test_a_route_may_take_longer_than_the_body():
+    async def go():
+        gate = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.2, gate.set)
+        async with client_of(SizeLimit(build(gate=gate), megabytes=1, seconds=0.05)) as client:
+            return (await client.get("/slow")).status_code
+
+    assert asyncio.run(go()) == 200
+
+
 async def settled(client, running, waiting=0):
     """Wait until that many requests run and wait; operational routes answer meanwhile."""
     wanted = {f"mia_requests_in_flight {running:.1f}", f"mia_requests_waiting {waiting:.1f}"}
@@ -261,14 +290,6 @@ def test_readiness_names_every_dependency(monkeypatch):
     }
 
 
-def test_a_draining_service_is_alive_and_not_ready():
-    app = build()
-    app.state.draining = True
-    assert ask(app, "GET", "/healthz").status_code == 200
-    response = ask(app, "GET", "/readyz")
-    assert (response.status_code, response.json()["draining"]) == (503, True)
-
-
 def test_metrics_count_by_route_template_and_two_apps_do_not_mix():
     app, other = build(), build()
     for name in ("input", "storage", "unknown"):
@@ -295,6 +316,7 @@ import asyncio, sys
 from contextlib import asynccontextmanager
 from fastapi import APIRouter, Request
 from mia.errors import MiaError, StorageError
+from mia.runtime import app as runtime_app
 from mia.runtime.app import create_service, serve
 from mia.runtime.logging import configure
 from mia.runtime.settings import ServiceSettings, load
@@ -319,6 +341,8 @@ async def lifespan(app):
     print("stopped", flush=True)
 
 configure()
+if "linger" in sys.argv:
+    runtime_app.NOTICE_SECONDS = 60.0
 settings = load(ServiceSettings)
 try:
     serve(create_service("test", settings, routers=[router], lifespan=lifespan), settings)
@@ -374,6 +398,27 @@ def test_a_real_process_says_where_it_listens_and_lets_requests_finish_when_told
     assert answered == {"done": True}
     assert output == b"stopped\n"
     assert all(json.loads(line) for line in errors.splitlines())
+
+
+def test_a_draining_process_tells_new_connections_that_it_is_not_ready():
+    async def go():
+        async with process("linger", MIA_DRAIN_SECONDS="60") as running:
+            base = f"http://127.0.0.1:{(await ready(running))[-1]['port']}"
+
+            async def get(path):
+                async with httpx.AsyncClient(base_url=base) as client:
+                    return await client.get(path)
+
+            before = await get("/readyz")
+            running.send_signal(signal.SIGTERM)
+            while (after := await get("/readyz")).status_code == 200:  # noqa: ASYNC110 - seen over HTTP
+                await asyncio.sleep(0.01)
+            return before, after, await get("/healthz")
+
+    before, after, alive = asyncio.run(go())
+    assert (before.status_code, before.json()["draining"]) == (200, False)
+    assert (after.status_code, after.json()["draining"]) == (503, True)
+    assert alive.status_code == 200
 
 
 def test_requests_that_outlast_the_drain_are_cut():

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from local_search.__main__ import main
-from local_search.build import build
+from local_search.build import build, prepare
+from local_search.index import Index
 from local_search.service import create_app
 from mia.errors import StorageError
 from mia.runtime.settings import SearchServiceSettings, load
@@ -120,6 +121,27 @@ def test_no_query_breaks_the_service(settings):
 def test_a_request_that_is_not_valid_is_refused(settings, body):
     (response,) = retrieve(settings, body)
     assert response.status_code == 422
+
+
+def test_a_corpus_line_with_a_number_that_json_cannot_carry_breaks_no_query(tmp_path):
+    corpus = tmp_path / "c.jsonl"
+    odd = "".join(f'{{"contents": "Aba", "score": {number}}}\n' for number in ("NaN", "Infinity", "1e999"))
+    corpus.write_text(odd + json.dumps(LINES[0]) + "\n")
+    settings = load(SearchServiceSettings, corpus=corpus, index=tmp_path / "i")
+    (response,) = retrieve(settings, {"queries": ["Aba"], "return_scores": False})
+    assert response.status_code == 200
+    assert response.json() == {"result": [[ABA]]}
+
+
+def test_an_open_index_is_served_and_not_opened_again(settings, monkeypatch):
+    index = prepare(settings)
+    monkeypatch.setattr(Index, "open", None)
+
+    async def go():
+        async with client_of(create_app(settings, index)) as client:
+            return (await client.post("/retrieve", json={"queries": ["Aba"]})).json()
+
+    assert asyncio.run(go()) == {"result": [[ABA]]}
 
 
 def test_many_requests_at_once(settings):

@@ -52,6 +52,10 @@ def test_half_characters_and_bytes_that_are_no_utf8_are_replaced():
         (b'{"contents": " \\n"}', "without text"),
         (b'{"contents": 7}', "without text"),
         (b'{"contents": "a", "id": [1]}', "id"),
+        (b'{"contents": "a", "score": NaN}', "JSON cannot carry"),
+        (b'{"contents": "a", "deep": [{"x": -Infinity}]}', "JSON cannot carry"),
+        (b'{"contents": "a", "score": 1e999}', "JSON cannot carry"),
+        (b'{"contents": "a", "count": ' + b"1" * 5000 + b"}", "JSON cannot carry"),
     ],
 )
 def test_a_line_that_cannot_be_used_says_why(data, reason):

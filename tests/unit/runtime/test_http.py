@@ -1,6 +1,7 @@
 """Talking to a service: what is retried, what is not, and what the reader is told."""
 
 import asyncio
+import gc
 import json
 import socket
 from contextlib import asynccontextmanager, closing
@@ -11,7 +12,8 @@ import uvicorn
 from pydantic import SecretStr
 from served import served
 
-from mia.errors import SearchUnavailable, UpstreamError
+from mia.errors import ConfigError, SearchUnavailable, UpstreamError
+from mia.runtime import http
 from mia.runtime.http import RefusedError, Service, is_loopback
 from mia.runtime.logging import request_id
 
@@ -144,10 +146,39 @@ def test_half_a_character_is_sent_as_something_that_can_be_read():
 
 
 def test_a_url_that_is_none_is_named_and_not_tried_again():
-    for url in ("search.test:80", "http://[::bad", "ftp://search.test"):
-        with pytest.raises(UpstreamError, match="not a") as caught:
+    for url, reason in (
+        ("search.test:80", "not an http"),
+        ("ftp://search.test", "not an http"),
+        ("http://[::bad", "Invalid IPv6 URL"),
+    ):
+        with pytest.raises(UpstreamError, match=reason) as caught:
             post(Service("search", url))
         assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("url", ["http://user:s3cret@host/v1", "user:s3cret@host", "http://user:s3/cret@host"])
+def test_a_url_with_a_password_is_refused_and_not_shown(url):
+    with pytest.raises(ConfigError, match="search") as caught:
+        Service("search", url)
+    assert "cret" not in str(caught.value)
+    assert "MIA_TOKEN" in caught.value.remedy
+
+
+def test_a_token_that_no_header_can_carry_is_not_blamed_on_the_url():
+    with pytest.raises(SearchUnavailable, match=r"cannot be asked: .*header") as caught:
+        ask(OK, token=SecretStr("s3cret\r\nX: y"))
+    assert not caught.value.retryable
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch, status):
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1 << 20)
+    seen = []
+    with pytest.raises(SearchUnavailable, match=r"more than 1 MB, which is too large") as caught:
+        ask(httpx.Response(status, json={"text": "x" * (1 << 20)}), seen=seen)
+    assert len(seen) == 1
+    assert (caught.value.status, caught.value.retryable) == (status, False)
 
 
 @asynccontextmanager
@@ -184,6 +215,23 @@ def test_a_real_server_is_asked_and_the_client_serves_several_event_loops():
     service = Service("echo", "http://127.0.0.1")
     for _ in range(2):
         assert asyncio.run(go(service)) == [{"path": f"/p{number}"} for number in range(100)]
+
+
+def test_a_loop_that_ends_closes_its_connections():
+    with served(lambda _: OK) as url:
+        service = Service("search", url)
+        for _ in range(2):
+            assert asyncio.run(service.get("/", deadline=10)) == {"ok": True}
+            gc.collect()  # what is left open would warn now
+
+
+def test_loops_that_run_at_once_leave_each_other_their_connections():
+    async def pair():
+        return await asyncio.gather(*(asyncio.to_thread(asyncio.run, service.get("/", deadline=10)) for _ in range(4)))
+
+    with served(lambda _: OK) as url:
+        service = Service("search", url)
+        assert asyncio.run(pair()) == [{"ok": True}] * 4
 
 
 def test_a_server_that_does_not_answer_is_given_up_at_the_deadline():

@@ -53,6 +53,31 @@ def test_photos_stay_jpeg_and_see_through_pictures_keep_their_alpha(store):
         assert store.add(encoded(Image.new(mode, (9, 9)))).mime == "image/png"
 
 
+@pytest.mark.parametrize("options", [{}, {"transparency": 65535}])
+def test_sixteen_bits_of_grey_become_eight(store, options):
+    deep = Image.new("I;16", (4, 1))
+    for place, value in enumerate((0, 256, 32768, 65535)):
+        deep.putpixel((place, 0), value)
+    kept = decoded(store, store.add(encoded(deep, **options)))
+    assert [kept.getpixel((place, 0))[:3] for place in range(4)] == [(grey,) * 3 for grey in (0, 1, 128, 255)]
+
+
+@pytest.mark.filterwarnings("ignore")  # a decoder may grumble before it gives up
+@pytest.mark.parametrize(("place", "value"), [(103, 4), (35, 77)])
+def test_a_photo_with_broken_exif_is_refused(store, place, value):
+    photo = Image.new("RGB", (4, 2))
+    exif = photo.getexif()
+    exif[0x0112], exif[0x010F], exif[0x011A] = 6, "abc", 1.5
+    exif[0x8825], exif[0x8769] = {1: "N"}, {0x9000: b"0230"}
+    data = bytearray(encoded(photo, "JPEG", exif=exif))
+    start = data.index(b"Exif") + 6
+    data[start + place] = value
+    if place == 35:
+        data[start + 62] = 3
+    with pytest.raises(InputError, match="not an image"):
+        store.add(bytes(data))
+
+
 def test_a_photo_taken_sideways_is_turned_upright(store):
     photo = Image.new("RGB", (40, 20))
     exif = photo.getexif()
