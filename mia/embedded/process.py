@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
@@ -129,12 +130,11 @@ async def start(
     finally:
         os.close(descriptor)
     process = Process(child, name, log)
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(process.stop)
         if url:
             await process.ready(url, deadline)
-    except BaseException:
-        await process.stop()
-        raise
+        stack.pop_all()  # it answers: from here on the caller stops it
     return process
 
 
