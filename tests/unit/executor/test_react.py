@@ -98,8 +98,8 @@ def test_time_runs_from_the_first_plan_on():
     models = ScriptedModels(executor=[call("a"), "<answer>x</answer>"])
 
     async def late():
-        execution = executor(models, seconds=0.5, turn_seconds=0.3).start(QUESTION, KEY)
-        await asyncio.sleep(0.6)
+        execution = executor(models, seconds=30, turn_seconds=29).start(QUESTION, KEY)
+        await asyncio.sleep(1.1)
         return await execution.carry_out(PLAN)
 
     assert asyncio.run(late()).stop is StopReason.ANSWERED
