@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from mia.agent import Agent
 from mia.clients.chat import ChatModels, Endpoint
 from mia.clients.search import SearchTool
-from mia.errors import InputError, ModelUnavailable, SearchUnavailable
+from mia.errors import ConfigError, InputError, ModelUnavailable, SearchUnavailable
+from mia.executor import render
 from mia.executor.react import Budget, ReactExecutor
 from mia.judge.truth import TruthJudge
 from mia.memory.bank import Bank
@@ -190,17 +191,29 @@ async def agent(
         stack.push_async_callback(service.aclose)
         tools = [SearchTool(service, settings.topk)]
         specs = [tool.spec for tool in tools]
+        plans, turns = plan_budget(settings, chat.window("planner")), budget(settings, chat.window("executor"))
+        _check_window(chat.window("executor"), counter.count(render.system(specs)), plans, turns)
         judge = None
         if answer_key is not None and settings.judge != "none":
             judge = TruthJudge(answer_key, chat if settings.judge == "truth" else None)
         yield Agent(
             stack.enter_context(memory(settings, chat)),
-            DialoguePlanner(chat, specs, plan_budget(settings, chat.window("planner")), counter),
-            ReactExecutor(chat, tools, budget(settings, chat.window("executor")), counter, listener),
+            DialoguePlanner(chat, specs, plans, counter),
+            ReactExecutor(chat, tools, turns, counter, listener),
             PlannerReflector() if settings.max_replans else None,
             judge,
             planner_reward if judge and settings.max_replans else None,
             listener,
+        )
+
+
+def _check_window(window: int, system: int, plans: PlanBudget, turns: Budget) -> None:
+    """Refuse budgets under which the Executor would have to answer at once, without a single search."""
+    needed = system + plans.plan_tokens + turns.observation_tokens + 2 * turns.turn_tokens
+    if needed > window:
+        raise ConfigError(
+            f"One search needs up to {needed} tokens by the budgets, and the Executor's window has {window}.",
+            remedy="Lower MIA_PLAN_TOKENS, MIA_TURN_TOKENS or MIA_OBSERVATION_TOKENS, or serve a longer window.",
         )
 
 

@@ -20,7 +20,7 @@ from mia.evaluation.datasets import Dataset, read_dataset
 from mia.evaluation.report import outcome, report
 from mia.evaluation.runner import finished, run
 from mia.prompts import fingerprint
-from mia.runs.folder import RunFolder, code_hash, new_id
+from mia.runs.folder import RunFolder, new_id
 from mia.runtime.settings import RoleSettings, load
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     made_by = {
         "settings": settings.model_dump(mode="json", exclude=place),
         "concurrency": concurrency,
-        "code": code_hash(),
         "models": asyncio.run(wiring.served(settings)),
         "prompts": fingerprint(),
         "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
@@ -79,12 +78,10 @@ async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, conc
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
-    size = len(dataset.questions)
-    before = sum(question.id in (done := finished(folder)) for question in dataset.questions)
+    count = set(finished(folder))
     async with wiring.agent(settings, answer_key=dataset.answer_key) as agent:
         with progress:
-            task = progress.add_task(dataset.name, total=size, completed=before)
-            count = set(done)
+            task = progress.add_task(dataset.name, total=len(dataset.questions), completed=len(count))
 
             def advance(episode: Episode) -> None:
                 if not episode.failure:

@@ -69,7 +69,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, made_by: Mapping[str, Any]) -> RunFolder:
-        """Make the folder with its manifest, or go on with one made by the same settings, prompts and data.
+        """Make the folder with its manifest, or go on with one made by the same settings, prompts, data and code.
 
         Raises:
             InputError: the folder holds a run that was made differently, so going on would mix two experiments.
@@ -77,8 +77,10 @@ class RunFolder:
         run = cls(path)
         made_by = json.loads(json.dumps(made_by, ensure_ascii=False, default=str))
         if (path / "manifest.json").exists():
-            before = run.manifest.get("made_by", {})
-            changed = _differences(before, made_by)
+            before = run.manifest
+            changed = _differences(
+                {**before.get("made_by", {}), "code": before.get("code")}, {**made_by, "code": code_hash()}
+            )
             if changed:
                 raise InputError(
                     f"The run in {path} was made with other {', '.join(changed)}.",

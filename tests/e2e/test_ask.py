@@ -208,6 +208,9 @@ def test_configuration_errors_have_their_own_exit_code(mia):
     assert code == 3
     assert "MIA_TYPO" in err
     assert mia("config", MIA_TOPK="many")[0] == 3
+    code, _, err = mia("ask", QUESTION, MIA_TURN_TOKENS="20000")
+    assert code == 3
+    assert "MIA_TURN_TOKENS" in err
 
 
 def test_a_memory_that_cannot_be_opened_is_a_storage_error(mia, tmp_path):

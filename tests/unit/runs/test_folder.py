@@ -47,6 +47,13 @@ def test_a_run_made_differently_is_not_gone_on_with(tmp_path):
         RunFolder.create(tmp_path / "r", {**MADE_BY, "prompts": "y"})
 
 
+def test_a_run_of_other_code_is_not_gone_on_with(tmp_path, monkeypatch):
+    RunFolder.create(tmp_path / "r", MADE_BY)
+    monkeypatch.setattr("mia.runs.folder.code_hash", lambda: "another")
+    with pytest.raises(InputError, match="other code"):
+        RunFolder.create(tmp_path / "r", MADE_BY)
+
+
 def test_a_line_that_is_no_episode_is_an_error_with_its_number(tmp_path):
     run = RunFolder.create(tmp_path / "r", MADE_BY)
     (tmp_path / "r" / "episodes.jsonl").write_text("{}\n")
