@@ -1,17 +1,20 @@
-"""Text to vectors without torch: static word vectors, or hashed character n-grams for any language."""
+"""Text to vectors: static token vectors that any language can share, hashed n-grams, or a model of one's own."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import unicodedata
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mia.errors import ConfigError
+from mia.runtime.transformer import TransformerEncoder
 from mia.text import clean
 
 if TYPE_CHECKING:
@@ -25,16 +28,30 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float64]
     Hashes = NDArray[np.uint64]
 
+LONGEST = 4096  # characters read of a text: more is no question, and would cost time and memory without bound
+
+# Lengths that vectors of signs get beside token vectors, of which a usual one is 13 long: a letter that the table
+# lacks is rare and says much; three letters say something where words are spelled out.
+LETTER = 20.0
+TRIPLE = 8.0
+# Share of what only holds a question together: marks, endings, and the question words and particles below.
+QUIET = 0.3
+PARTICLES = frozenset("谁什么哪几多少怎样如何为吗呢的了是在有和与于由被把从到以")
+
 # By length of n-gram: one letter says little but one ideograph a lot; pairs and triples carry most in every script.
 WEIGHTS = {1: 0.5, 2: 1.0, 3: 1.0, 4: 0.5}
 MULTIPLIERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
-LONGEST = 4096  # characters read of a text: more is no question, and would cost time and memory without bound
 
 
-class WordLlamaEncoder:
-    """The mean of the static token vectors of the `wordllama` package, 256 numbers, read offline from its files.
+class StaticEncoder:
+    """The sum of the static token vectors of the `wordllama` package, and of signs for what they do not tell apart.
 
-    The files are read directly: importing the package would reconfigure the root logger.
+    The table knows the words of Latin and Cyrillic scripts and the commonest letters of others; what it lacks it spells
+    in bytes, which mean nothing by themselves. So a letter spelled in bytes gets a vector of its own, the 256 signs of
+    its digest, and so do any three letters in a row where words are spelled out. Both lie in the dimensions of the
+    table, where random signs are nearly orthogonal to everything.
+
+    The package's files are read directly: importing it would reconfigure the root logger.
     """
 
     def __init__(self) -> None:
@@ -50,22 +67,54 @@ class WordLlamaEncoder:
             digest = hashlib.sha256(weights.read_bytes() + vocabulary.read_bytes()).hexdigest()
         except (ImportError, OSError) as error:
             raise ConfigError(
-                f"The encoder wordllama cannot be loaded: {error}.",
+                f"The encoder of static vectors cannot be loaded: {error}.",
                 remedy="Run `./install.sh embedded`, or set MIA_ENCODER=hashed.",
             ) from error
         self._table: Matrix = load_file(weights)["embedding.weight"].astype(np.float32)
         self._tokenizer = read_tokenizer(str(vocabulary))
-        self.id = f"wordllama-l2_supercat-256-v1-{digest[:8]}"
+        tokens = [self._tokenizer.id_to_token(number) for number in range(len(self._table))]
+        self._space = tokens.index("▁")
+        self._bytes = frozenset(number for number, token in enumerate(tokens) if token.startswith("<0x"))
+        self._table[list(self._bytes)] = 0
+        self._table *= np.array([[_share(token) if len(token) == 1 else 1] for token in tokens], dtype=np.float32)
         self.dimensions: int = self._table.shape[1]
+        self.id = f"static-l2_supercat-{self.dimensions}-v1-{digest[:8]}"
 
     def encode(self, texts: Sequence[str]) -> Matrix:
         """Return float32 [n, dimensions], rows of unit length (zero for blank text)."""
         return _stack([self._vector(_prepared(text)) for text in texts], self.dimensions)
 
     def _vector(self, text: str) -> Vector:
-        tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
-        vector: Vector = self._table[tokens].sum(axis=0, dtype=np.float64)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        vector: Vector = self._table[encoding.ids].sum(axis=0, dtype=np.float64)
+        if not text.isascii():
+            vector += self._signs(self._grams(text, encoding.ids, encoding.offsets))
         return vector
+
+    def _grams(self, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
+        """List what gets signs of its own in a tokenized text, with its lengths."""
+        spelled = {
+            start: token in self._bytes
+            for token, (start, end) in zip(tokens, spans, strict=True)
+            if end - start == 1 and token != self._space
+        }
+        grams = []
+        for place, in_bytes in spelled.items():
+            three = text[place - 2 : place + 1]
+            if in_bytes:
+                grams.append((text[place], LETTER * _share(text[place])))
+            if place - 1 in spelled and place - 2 in spelled and all(map(_is_letter, three)):
+                grams.append((three, TRIPLE * math.prod(map(_share, three))))
+        return grams
+
+    def _signs(self, grams: list[tuple[str, float]]) -> Vector:
+        """Sum the vectors of signs of grams: each bit of a digest is a sign."""
+        size = self.dimensions // 8
+        digests = b"".join(hashlib.blake2b(gram.encode(), digest_size=size).digest() for gram, _ in grams)
+        bits = np.unpackbits(np.frombuffer(digests, dtype=np.uint8)).reshape(len(grams), self.dimensions)
+        lengths = np.array([length for _, length in grams]) / math.sqrt(self.dimensions)
+        signs: Vector = 2 * lengths @ bits - lengths.sum()
+        return signs
 
 
 class HashedEncoder:
@@ -79,29 +128,44 @@ class HashedEncoder:
         return _stack([self._vector(_prepared(text)) for text in texts], self.dimensions)
 
     def _vector(self, text: str) -> Vector:
-        vector = np.zeros(self.dimensions)
         if not text:
-            return vector
+            return np.zeros(self.dimensions)
         codes = np.frombuffer(f" {text} ".encode("utf-32-le"), dtype="<u4").astype(np.uint64)
-        rolling = np.zeros(len(codes) + 1, dtype=np.uint64)
-        for size, weight in WEIGHTS.items():
-            if size > len(codes):
-                break
+        rolling, hashes = np.zeros(len(codes) + 1, dtype=np.uint64), []
+        for size in WEIGHTS:
             rolling = rolling[:-1] * MULTIPLIERS[0] + codes[size - 1 :] + np.uint64(1)
-            grams, counts = np.unique(_mixed(rolling), return_counts=True)
-            sign = np.where(grams >> np.uint64(63), 1.0, -1.0)
-            places = (grams % np.uint64(self.dimensions)).astype(np.int64)
-            vector += np.bincount(places, sign * weight * np.sqrt(counts), minlength=self.dimensions)
-        return vector
+            hashes.append(_mixed(rolling))
+        weights = np.repeat(list(WEIGHTS.values()), [len(some) for some in hashes])
+        grams, first, counts = np.unique(np.concatenate(hashes), return_index=True, return_counts=True)
+        sign = np.where(grams >> np.uint64(63), 1.0, -1.0)
+        places = (grams % np.uint64(self.dimensions)).astype(np.int64)
+        weighted = sign * weights[first] * np.sqrt(counts)
+        return np.bincount(places, weighted, minlength=self.dimensions).astype(np.float64)
 
 
-def load_encoder(name: Literal["wordllama", "hashed"]) -> Encoder:
-    """Load an encoder by the name of its setting (`MIA_ENCODER`).
+def load_encoder(name: str, device: str = "cpu") -> Encoder:
+    """Load an encoder by its settings (`MIA_ENCODER`, `MIA_ENCODER_DEVICE`).
+
+    Any name but `static` and `hashed` is one of Hugging Face, or a folder, and only such a model uses the device.
 
     Raises:
-        ConfigError: the package that it needs is not installed.
+        ConfigError: what it needs is not installed, or cannot be loaded.
     """
-    return WordLlamaEncoder() if name == "wordllama" else HashedEncoder()
+    if name == "static":
+        return StaticEncoder()
+    return HashedEncoder() if name == "hashed" else TransformerEncoder(name, device)
+
+
+@lru_cache(maxsize=4096)
+def _share(letter: str) -> float:
+    """Return how much a letter counts; hiragana is the grammar of Japanese."""
+    quiet = letter in PARTICLES or "\u3040" <= letter <= "\u309f" or unicodedata.category(letter)[0] in "PSZC"
+    return QUIET if quiet else 1.0
+
+
+def _is_letter(letter: str) -> bool:
+    """Tell whether it is a letter or vowel sign that words may be spelled out with (a Latin word hardly ever is)."""
+    return not letter.isascii() and unicodedata.category(letter)[0] in "LM"
 
 
 def _prepared(text: str) -> str:

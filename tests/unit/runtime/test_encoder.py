@@ -1,4 +1,4 @@
-import importlib
+import importlib.util
 import logging
 import subprocess
 import sys
@@ -11,12 +11,10 @@ from mia.runtime import encoder as module
 from mia.runtime.encoder import HashedEncoder, load_encoder
 
 
-@pytest.fixture(scope="module", params=["hashed", "wordllama"])
+@pytest.fixture(scope="module", params=["hashed", "static"])
 def encoder(request):
-    if request.param == "wordllama":
-        pytest.importorskip("tokenizers")
-        if importlib.util.find_spec("wordllama") is None:
-            pytest.skip("wordllama is not installed")
+    if request.param == "static" and importlib.util.find_spec("wordllama") is None:
+        pytest.skip("wordllama is not installed")
     return load_encoder(request.param)
 
 
@@ -41,7 +39,7 @@ def test_any_text_is_safe(encoder, text):
 
 
 def test_a_text_encodes_the_same_alone_and_among_others(encoder):
-    texts = ["What is the capital of France?", "x", "Who discovered actinium, and in which year was that?"]
+    texts = ["What is 敦煌莫高窟, or العاصمة?", "x", "Who discovered actinium, and in which year was that?"]
     assert (encoder.encode(texts)[0] == encoder.encode(texts[:1])[0]).all()
 
 
@@ -55,7 +53,11 @@ def test_case_and_width_do_not_matter(encoder):
     [
         ("What is the capital of France?", "Which city is France's capital?", "How many moons does Jupiter have?"),
         ("法国的首都是哪里?", "法国首都是哪座城市?", "木星有多少颗卫星?"),
+        ("古筝有多少根弦?", "一架古筝上有几条弦?", "琵琶是什么时候传入中国的?"),
+        ("豆腐は何から作られますか?", "豆腐の原料は何ですか?", "木星には衛星がいくつありますか?"),
         ("Какая столица Франции?", "Столица Франции — какой город?", "Сколько спутников у Юпитера?"),
+        ("ما هي عاصمة المغرب؟", "أي مدينة هي عاصمة المغرب؟", "كم عدد أقمار المشتري؟"),
+        ("한글은 누가 만들었습니까?", "누가 한글을 만들었나요?", "목성의 위성은 몇 개입니까?"),
     ],
 )
 def test_a_paraphrase_is_nearer_than_a_stranger(encoder, question, paraphrase, stranger):
@@ -63,22 +65,33 @@ def test_a_paraphrase_is_nearer_than_a_stranger(encoder, question, paraphrase, s
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.1
 
 
-def test_hashed_vectors_do_not_depend_on_the_process():
-    code = "from mia.runtime.encoder import HashedEncoder as E; print(E().encode(['Grüße aus 東京']).tobytes().hex())"
+def test_letters_that_the_table_lacks_tell_questions_apart():
+    if importlib.util.find_spec("wordllama") is None:
+        pytest.skip("wordllama is not installed")
+    zither, lute, koto = load_encoder("static").encode(["古筝有多少根弦?", "琵琶有多少根弦?", "筝有多少根弦?"])
+    assert zither @ koto > zither @ lute + 0.2
+
+
+def test_vectors_do_not_depend_on_the_process(encoder):
+    name = "static" if encoder.id.startswith("static") else "hashed"
+    code = (
+        "from mia.runtime.encoder import load_encoder as load; "
+        f"print(load({name!r}).encode(['Grüße aus 東京, 敦煌']).tobytes().hex())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == HashedEncoder().encode(["Grüße aus 東京"]).tobytes().hex()
+    assert done.stdout.strip() == encoder.encode(["Grüße aus 東京, 敦煌"]).tobytes().hex()
 
 
 def test_loading_leaves_the_root_logger_alone(encoder):
     before = list(logging.getLogger().handlers)
-    load_encoder("wordllama" if encoder.id.startswith("wordllama") else "hashed")
+    load_encoder("static" if encoder.id.startswith("static") else "hashed")
     assert logging.getLogger().handlers == before
 
 
 def test_a_missing_package_names_the_remedy(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"install\.sh embedded") as raised:
-        load_encoder("wordllama")
+        load_encoder("static")
     assert isinstance(raised.value.__cause__, ImportError)
 
 
