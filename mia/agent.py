@@ -50,7 +50,10 @@ class Agent:
         """Yield the episode each time it has grown, so that a failure later on loses nothing of it."""
         question, key = episode.question, episode.key
         recall = self._tell(EventKind.RECALLED, key, await self.memory.recall(question))
-        yield (episode := episode.model_copy(update={"recall": recall, "memory_sequence": recall.sequence}))
+        if recall.caption:
+            question = question.model_copy(update={"caption": recall.caption})
+        known = {"question": question, "recall": recall, "memory_sequence": recall.sequence}
+        yield (episode := episode.model_copy(update=known))
         planning = self.planner.start(question, recall, key)
         execution = self.executor.start(question, key)
         plan = await planning.plan()

@@ -13,6 +13,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 EPISODE_SCHEMA = 1
+OTHERS = "others"
+# What a question asks for, as the released code sorts its memories.
+CATEGORIES = ("location", "human", "time", "career", "process", "definition", "event", "function", "property", OTHERS)
 
 
 class Noun(BaseModel):
@@ -184,32 +187,53 @@ class Attempt(Noun):
 
 
 class Workflow(Noun):
-    """One memory. `id` is an integer that is never reused; `uses` and `wins` start at 0."""
+    """One memory. `id` is an integer that is never reused; `uses` and `wins` start at 0.
+
+    `source` is the run or the file that it came from, `feedback` what reviewers said of the episode, if any did.
+    """
 
     id: int
     question: str
     caption: str = ""
+    category: str = OTHERS
     summary: str
     plan: str
     correct: bool
+    feedback: tuple[str, ...] = ()
     uses: int = 0
     wins: int = 0
     question_id: str
     episode: str
+    source: str = ""
     model: str = ""
+    created: float
+
+
+class PlanPair(Noun):
+    """Two first plans for one question, of which one led to the answer and the other did not."""
+
+    id: int
+    question: str
+    caption: str = ""
+    correct_plan: str
+    incorrect_plan: str
+    question_id: str
+    source: str = ""
     created: float
 
 
 class Recall(Noun):
     """Memories shown for a question, best first, each with its score; `withheld` are ids held back on purpose.
 
-    `sequence` is the number of the memory's latest change when it was asked.
+    `sequence` is the number of the memory's latest change when it was asked. `caption` is what the Memory says of the
+    images of a question that came without a caption.
     """
 
     successes: tuple[tuple[Workflow, float], ...] = ()
     failures: tuple[tuple[Workflow, float], ...] = ()
     withheld: tuple[int, ...] = ()
     sequence: int = 0
+    caption: str = ""
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,7 +17,8 @@ from mia.executor import render
 from mia.executor.react import Budget, ReactExecutor
 from mia.judge.truth import TruthJudge
 from mia.memory.bank import Bank
-from mia.memory.compress import ExtractiveCompressor, ModelCompressor
+from mia.memory.compress import ExtractiveCompressor, ModelCompressor, TraceCompressor
+from mia.memory.describe import Describer
 from mia.memory.manager import Manager
 from mia.memory.nothing import NoMemory
 from mia.memory.recall import RecallRule
@@ -27,15 +29,15 @@ from mia.runtime.encoder import load_encoder
 from mia.runtime.http import Service, is_loopback
 from mia.runtime.images import ImageStore
 from mia.text import ByteCounter, clean
-from mia.transcript import fitted_transcript
-from mia.types import Question, StopReason, Trajectory
+from mia.transcript import fitted, record
+from mia.types import Question
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from mia.memory.compress import Compressor
-    from mia.protocols import Listener, Memory, Role
+    from mia.protocols import Encoder, Listener, Memory, Role
     from mia.runtime.settings import RoleSettings
     from mia.types import Episode, Event, Truth
 
@@ -129,9 +131,14 @@ def _endpoint(settings: RoleSettings, url: str) -> Endpoint:
     return Endpoint(service, model=name, profile=settings.profile, window=settings.window, vision=settings.vision)
 
 
-def storage(settings: RoleSettings) -> Storage:
-    """Open the durable memory for looking at and editing; no encoder is needed for that."""
-    return Storage(settings.memory_path)
+def storage(settings: RoleSettings, encoder: Encoder | None = None) -> Storage:
+    """Open the durable memory: without an encoder for looking at and editing, with one for adding too."""
+    return Storage(settings.memory_path, encoder.id if encoder else None)
+
+
+def encoder(settings: RoleSettings) -> Encoder:
+    """Load what turns questions into vectors."""
+    return load_encoder(settings.encoder, settings.encoder_device)
 
 
 @contextmanager
@@ -140,32 +147,35 @@ def memory(settings: RoleSettings, chat: ChatModels) -> Iterator[Memory]:
     if settings.memory == "none":
         yield NoMemory()
         return
-    encoder = load_encoder(settings.encoder)
+    encoder = load_encoder(settings.encoder, settings.encoder_device)
     rule = RecallRule(
         score=settings.score,
         each=settings.recall_each,
         floor=settings.recall_floor,
         exclude_same_question=settings.benchmark,
+        by_category=settings.categories == "model",
     )
-    with closing(Manager(Bank.open(settings.memory_path, encoder), encoder, _compressor(settings, chat), rule)) as kept:
+    bank = Bank.open(settings.memory_path, encoder)
+    captions = settings.caption == "auto" and settings.vision
+    describer = Describer(chat, bank.storage, captions=captions, categories=rule.by_category)
+    with closing(Manager(bank, encoder, _compressor(settings, chat), rule, describer)) as kept:
         yield kept
 
 
 def _compressor(settings: RoleSettings, chat: ChatModels) -> Compressor:
     if settings.compression == "extractive":
         return ExtractiveCompressor()
-    counter = ByteCounter()
+    counter, modelled = ByteCounter(), settings.compression == "model"
+    shown = plan_budget(settings, chat.window("planner")).memory_tokens
+    tokens = chat.window("manager") // 2 if modelled else shown
 
     def trace(episode: Episode) -> str:
-        steps = (
-            episode.final.trajectory if episode.final else Trajectory(steps=(), answer=None, stop=StopReason.ABORTED)
-        )
-        tokens = chat.window("manager") // 2
-        return fitted_transcript(
-            episode.question.text, steps, tokens, each=tokens // 4, count=counter.count, cut=counter.cut
-        )
+        render = partial(record, episode)
+        return fitted(render, tokens, each=tokens // 4, count=counter.count, cut=counter.cut)
 
-    return ModelCompressor(chat, trace)
+    if not modelled:
+        return TraceCompressor(trace)
+    return ModelCompressor(chat, trace, seconds=settings.turn_seconds)
 
 
 @asynccontextmanager
@@ -222,7 +232,7 @@ def _roles(settings: RoleSettings) -> list[Role]:
     roles: list[Role] = ["planner", "executor"]
     if settings.judge == "truth":
         roles.append("judge")
-    if settings.memory != "none" and settings.compression == "model":
+    if settings.memory != "none" and "model" in (settings.compression, settings.categories):
         roles.append("manager")
     return roles
 

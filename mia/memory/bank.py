@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mia.protocols import Encoder
 
 _SMALLEST = 256
-_COUNTERS = ("alive", "uses", "wins")
+_CHANGING = ("alive", "uses", "wins", "origins", "categories")
 
 
 class Bank:
@@ -30,15 +30,17 @@ class Bank:
         self.storage = storage
         self._lock = threading.Lock()
         self._origins: dict[str, int] = {}
+        self._categories: dict[str, int] = {}
         self._rows: dict[int, int] = {}
         self._columns: dict[str, NDArray[Any]] = {
             "ids": np.zeros(0, np.int64),
             "origins": np.zeros(0, np.int64),
+            "categories": np.zeros(0, np.int64),
             "correct": np.zeros(0, np.bool_),
             "captioned": np.zeros(0, np.bool_),
             "alive": np.zeros(0, np.bool_),
-            "uses": np.zeros(0, np.int64),
-            "wins": np.zeros(0, np.int64),
+            "uses": np.zeros(0),
+            "wins": np.zeros(0),
             "questions": np.zeros((0, dimensions), np.float32),
             "captions": np.zeros((0, dimensions), np.float32),
         }
@@ -63,6 +65,10 @@ class Bank:
         """Return the number of a question in `Snapshot.origins`, None when no memory was made from it."""
         return self._origins.get(clean(question_id))
 
+    def category(self, name: str) -> int | None:
+        """Return the number of a category in `Snapshot.categories`, None when no memory is of it."""
+        return self._categories.get(clean(name))
+
     def snapshot(self) -> Snapshot:
         """Return the bank as it is now, having read what any process has changed since the last look."""
         if self.storage.sequence() == self._snapshot.sequence:
@@ -78,16 +84,21 @@ class Bank:
             return self._snapshot
 
     def _update(self, known: list[Entry], gone: list[int]) -> None:
-        """Change counters in copies, since readers may hold the arrays; all other columns only ever grow."""
+        """Change what can change in copies, since readers may hold the arrays; the other columns only ever grow."""
         if not known and not gone:
             return
-        for name in _COUNTERS:
+        for name in _CHANGING:
             self._columns[name] = self._columns[name].copy()
-        rows = [self._rows[entry.id] for entry in known]
-        self._columns["uses"][rows] = [entry.uses for entry in known]
-        self._columns["wins"][rows] = [entry.wins for entry in known]
-        self._columns["alive"][rows] = True
+        self._fill([self._rows[entry.id] for entry in known], known)
         self._columns["alive"][gone] = False
+
+    def _fill(self, rows: Any, entries: list[Entry]) -> None:
+        columns = self._columns
+        columns["alive"][rows] = True
+        columns["uses"][rows] = [entry.uses for entry in entries]
+        columns["wins"][rows] = [entry.wins for entry in entries]
+        columns["origins"][rows] = [self._origins.setdefault(e.question_id, len(self._origins)) for e in entries]
+        columns["categories"][rows] = [self._categories.setdefault(e.category, len(self._categories)) for e in entries]
 
     def _append(self, fresh: list[Entry]) -> None:
         if len(self._rows) + len(fresh) > len(self._columns["ids"]):
@@ -96,12 +107,9 @@ class Bank:
         place = slice(start, start + len(fresh))
         columns = self._columns
         columns["ids"][place] = [entry.id for entry in fresh]
-        columns["origins"][place] = [self._origins.setdefault(e.question_id, len(self._origins)) for e in fresh]
         columns["correct"][place] = [entry.correct for entry in fresh]
         columns["captioned"][place] = [entry.caption is not None for entry in fresh]
-        columns["alive"][place] = True
-        columns["uses"][place] = [entry.uses for entry in fresh]
-        columns["wins"][place] = [entry.wins for entry in fresh]
+        self._fill(place, fresh)
         for row, entry in enumerate(fresh, start):
             self._rows[entry.id] = row
             columns["questions"][row] = np.frombuffer(entry.question, np.float32)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mia.errors import OutOfRoom, UpstreamError
 from mia.prompts import fill
+from mia.text import disarm
 from mia.types import Message, Want
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mia.protocols import Models
-    from mia.types import Episode, Step
+    from mia.types import Episode, Said, Step
 
 WORDS = 300
 SYSTEM = "You write the memory of a research agent."
@@ -25,12 +26,26 @@ _QUERY_WORDS, _TITLE_WORDS, _TITLES = 24, 10, 3
 _LONGEST_SECRET = _QUERY_WORDS * _LONGEST_WORD  # nothing longer fits into a line
 _HIDDEN = "[…]"
 
+# "1." "1)" "(1)" "[1]" "1、" "１．" "①" "1:" "Step 1:" "第1步：", but neither "1.5" nor "12:30" nor "In 2020:".
+_NUMBERED = re.compile(
+    r"[\W_]{0,8}?(?:[①-⑳]|\d{1,2}[.．、)）\]]+(?!\d)|[^\s\d]{0,16} ?\d{1,2}[^\W\d]{0,2} ?[:：](?!\d)) ?(.*)"
+)
+_BULLET = re.compile(r"[-*+•·–] (.*)")
+_DANGLING = re.compile(r"\n\d+\.\Z")
+
+
+class Summary(NamedTuple):
+    """What a memory tells of an episode. `final` is false for a stand-in, which is to be written again later."""
+
+    text: str
+    final: bool = True
+
 
 class Compressor(Protocol):
     """Writes the summary of an episode."""
 
-    async def compress(self, episode: Episode) -> str:
-        """Return numbered steps that tell how the question was worked on, without its answer."""
+    async def compress(self, episode: Episode) -> Summary:
+        """Return how the question was worked on."""
         ...
 
 
@@ -40,12 +55,12 @@ class ExtractiveCompressor:
     def __init__(self, words: int = WORDS) -> None:
         self._words = words
 
-    async def compress(self, episode: Episode) -> str:
-        """Return at most `words` words; of a longer road the first steps and the end are kept."""
-        return self.extract(episode)
+    async def compress(self, episode: Episode) -> Summary:
+        """Return numbered steps, without the answer, of at most `words` words."""
+        return Summary(self.extract(episode))
 
     def extract(self, episode: Episode) -> str:
-        """Do what `compress` does, at once."""
+        """Return the text of the summary; of a longer road the first steps and the end are kept."""
         lines = list(_lines(episode))
         room = self._words - count_words(lines[-1]) - 5  # its number, and how many steps are left out
         kept: list[str] = []
@@ -59,29 +74,76 @@ class ExtractiveCompressor:
         return "\n".join(f"{number}. {line}" for number, line in enumerate([*kept, end], 1))
 
 
-class ModelCompressor:
-    """Asks the Memory Manager's model; when it is down or says nothing usable, the extract stands in.
+class TraceCompressor:
+    """Keeps the trace as it is, answer included: the paper's comparison "Trace/RAG"."""
 
-    `trace` renders an episode within what the model's window holds.
+    def __init__(self, trace: Callable[[Episode], str]) -> None:
+        self._trace = trace
+
+    async def compress(self, episode: Episode) -> Summary:
+        """Return the trace."""
+        return Summary(self._trace(episode))
+
+
+class ModelCompressor:
+    """Asks the Memory Manager's model for a workflow (paper section 3; at temperature 0).
+
+    `trace` renders an episode within what the model's window holds. When the model is down, late, or says nothing
+    that is a workflow, the extract stands in and the summary is not final.
     """
 
-    def __init__(self, models: Models, trace: Callable[[Episode], str], words: int = WORDS) -> None:
+    def __init__(
+        self,
+        models: Models,
+        trace: Callable[[Episode], str],
+        words: int = WORDS,
+        *,
+        max_tokens: int = 2048,
+        seconds: float = 100.0,
+    ) -> None:
         self._models = models
         self._trace = trace
         self._words = words
+        self._max_tokens = max_tokens
+        self._seconds = seconds
         self._extractive = ExtractiveCompressor(words)
 
-    async def compress(self, episode: Episode) -> str:
-        """Return at most `words` words."""
-        prompt = fill("compress", question=episode.question.text, trace=self._trace(episode))
-        want = Want(max_tokens=4 * self._words, deadline=100.0, seed=episode.key.seed(0))
+    async def compress(self, episode: Episode) -> Summary:
+        """Return numbered steps, without the answer, of at most `words` words."""
+        prompt = fill("compress", question=disarm(episode.question.text), trace=disarm(self._trace(episode)))
+        want = Want(max_tokens=self._max_tokens, deadline=self._seconds, seed=episode.key.seed(0))
         try:
             said = await self._models.open("manager", SYSTEM).say(Message(role="user", text=prompt), want)
         except (UpstreamError, OutOfRoom):
-            return self._extractive.extract(episode)
+            return Summary(self._extractive.extract(episode), final=False)
         secrets = _secrets(episode)
-        text = secrets.sub(_HIDDEN, said.text) if secrets else said.text
-        return cut_words(text, self._words) or self._extractive.extract(episode)
+        steps = [secrets.sub(_HIDDEN, step) if secrets else step for step in read_steps(said)]
+        if not steps:
+            return Summary(self._extractive.extract(episode), final=False)
+        workflow = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+        return Summary(_DANGLING.sub("", cut_words(workflow, self._words)))
+
+
+def read_steps(said: Said) -> list[str]:
+    """Read the steps of a reply, one line each, without their numbers, however those are written.
+
+    What stands before the first numbered line is a preface and is dropped; a line without a number goes on with the
+    step before it. Where no line has a number, bullets count as numbers. Prose has no steps. The last step of a reply
+    that was cut off is not whole and is dropped.
+    """
+    lines = [" ".join(line.replace("**", "").split()) for line in said.text.splitlines() if re.search(r"\w", line)]
+    begins = next((mark.match for mark in (_NUMBERED, _BULLET) if any(map(mark.match, lines))), None)
+    if begins is None:
+        return []
+    steps: list[str] = []
+    for line in lines:
+        begun = begins(line)
+        if begun:
+            steps.append(begun.group(1))
+        elif steps:
+            steps[-1] = f"{steps[-1]} {line}"
+    whole = steps if said.finish == "stop" else steps[:-1]
+    return [step.strip() for step in whole if step.strip()]
 
 
 def count_words(text: str) -> int:

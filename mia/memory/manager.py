@@ -4,57 +4,128 @@ from __future__ import annotations
 
 import asyncio
 import time
-import unicodedata
-from collections import deque
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from mia.errors import StorageError
-from mia.memory.recall import Query, RecallRule, rank, twins
-from mia.text import clean
-from mia.types import Label, Recall, Workflow
+from mia.errors import InputError, StorageError
+from mia.memory.describe import Description
+from mia.memory.exploration import choose, correct, graded
+from mia.memory.group_commit import GroupCommit
+from mia.memory.recall import Query, RecallRule, rank
+from mia.memory.twins import settle, twin
+from mia.memory.writing import Credit, Fresh, Vectors, episode_json, episode_key, group_key
+from mia.types import OTHERS, PlanPair, Recall, Workflow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
     from mia.memory.bank import Bank
     from mia.memory.compress import Compressor
-    from mia.memory.recall import Snapshot
-    from mia.memory.storage import Writing
+    from mia.memory.describe import Describer
+    from mia.memory.writing import Writing
     from mia.protocols import Encoder
-    from mia.types import Episode, Question
+    from mia.types import Episode, Key, Question
+
+    T = TypeVar("T")
 
 READERS = 2
-BATCH = 64
 VECTORS = 1024
+COMPRESSING = 8  # groups whose workflows are written at once
+
+
+class Committed(NamedTuple):
+    """What became of the groups of a step: memories kept, and groups that lack rollouts or grades still."""
+
+    successes: int = 0
+    failures: int = 0
+    pairs: int = 0
+    incomplete: int = 0
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What an episode leaves behind, or a group; of a group `rollout` is the key of one that waited."""
+
+    key: str
+    fresh: tuple[Fresh, ...]
+    credit: Credit | None = None
+    pair: tuple[PlanPair, Vectors] | None = None
+    rollout: Key | None = None
+
+
+@dataclass(frozen=True)
+class _Rollout:
+    """A rollout that waits for its group."""
+
+    episode: Episode
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """The summary of a memory that had a stand-in."""
+
+    memory_id: int
+    episode: str
+    summary: str
 
 
 class Manager:
-    """Plays the Memory role over a bank. Reading calls no model; writing goes through one thread."""
+    """Plays the Memory role over a bank. Ranking calls no model; writing goes through one thread.
 
-    def __init__(self, bank: Bank, encoder: Encoder, compressor: Compressor, rule: RecallRule | None = None) -> None:
+    `counts` holds what went wrong and was passed over: `compression`, a model that wrote no workflow (a stand-in is
+    kept, and written again later), and `caption` and `category`, which were left empty.
+    """
+
+    def __init__(
+        self,
+        bank: Bank,
+        encoder: Encoder,
+        compressor: Compressor,
+        rule: RecallRule | None = None,
+        describer: Describer | None = None,
+    ) -> None:
         self.bank = bank
         # A question is looked up before its episode and kept after it: the vectors are the same.
-        self._vectors = lru_cache(VECTORS)(lambda *texts: encoder.encode(texts))
+        self._vectors = lru_cache(VECTORS)(lambda *texts: Vectors(*encoder.encode(texts)))
         self._compressor = compressor
         self._rule = rule or RecallRule()
+        self._describer = describer
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="recall")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="remember")
-        self._waiting: deque[_Record] = deque()
+        self._commits: GroupCommit[_Kept | _Rollout | _Rewritten] = GroupCommit(bank.storage, self._write)
+        self._dimensions = encoder.dimensions
+        self._drafts = True  # whether summaries may have to be written again
+        self._tried: set[int] = set()  # memories whose summary failed again
+        self._failures = Counter[str]()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What a model was asked for and did not bring, by kind."""
+        return self._failures + (self._describer.failures if self._describer else Counter())
 
     def close(self) -> None:
         """Finish what was begun, then close the bank."""
         self._readers.shutdown()
-        self._writer.shutdown()
+        self._commits.close()
         self.bank.close()
 
     async def recall(self, question: Question) -> Recall:
         """Return the memories that may help with a question.
 
+        A model is asked only for what has never been asked: the caption of an image, the category of a question.
+
         Raises:
             StorageError: the bank cannot be read.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._recall, question)
+        described = await self._describe(question)
+        known = question.model_copy(update={"caption": described.caption})
+        recall = await self._reading(self._recall, known, described.category)
+        found = "" if described.caption == question.caption else described.caption
+        return recall.model_copy(update={"caption": found})
 
     async def remember(self, episode: Episode) -> None:
         """Keep a graded episode and credit the memories that were shown for it; committed when this returns.
@@ -64,130 +135,187 @@ class Manager:
         Raises:
             StorageError: the bank cannot be written; nothing of the episode was kept.
         """
-        if not _graded(episode):
+        if not graded(episode) or await self._reading(self.bank.storage.remembers, episode_key(episode.key)):
             return
-        run = asyncio.get_running_loop().run_in_executor
-        if await run(self._readers, self.bank.storage.remembers, str(episode.key)):
-            return
-        workflow = _workflow(episode, await self._compressor.compress(episode))
-        record = _Record(episode, workflow)
-        self._waiting.append(record)
-        await run(self._writer, self._write_until, record)
-        if record.error:
-            raise record.error
+        fresh = await self._workflow(episode)
+        await self.insert(
+            fresh,
+            Credit(
+                episode=fresh.workflow.episode,
+                question_id=episode.question.id,
+                shown=episode.recall.ids,
+                won=correct(episode),
+                withheld=episode.recall.withheld,
+            ),
+        )
+        if not fresh.draft:
+            await self._finish_draft()
 
-    def _query(self, question: Question) -> Query:
-        vector, caption = self._vectors(question.text, question.caption)
-        return Query(vector, caption, self.bank.origin(question.id), text_only=not question.images)
+    async def insert(self, fresh: Fresh, credit: Credit | None = None) -> None:
+        """Keep a memory whose vectors are known already; committed when this returns, once per `workflow.episode`.
 
-    def _recall(self, question: Question) -> Recall:
-        snapshot = self.bank.snapshot()
-        ranking = rank(snapshot, self._query(question), self._rule)
+        Raises:
+            InputError: the vectors are not the encoder's.
+            StorageError: the bank cannot be written; nothing was kept.
+        """
+        for each in fresh.vectors:
+            if each.shape != (self._dimensions,) or each.dtype != "float32":
+                raise InputError(
+                    f"A vector of the memory is {each.dtype} {each.shape}.",
+                    remedy=f"Give float32 vectors of length {self._dimensions}, made by the bank's encoder.",
+                )
+        await self._keep(_Kept(fresh.workflow.episode, (fresh,), credit))
+
+    async def explore(self, episode: Episode) -> None:
+        """Keep a rollout until its group is complete; on disk when this returns, once per key.
+
+        One that failed or has no grade is passed over: its group stays incomplete.
+
+        Raises:
+            StorageError: the bank cannot be written.
+        """
+        if graded(episode):
+            await self._commits.submit(_Rollout(episode))
+
+    async def commit(self, run: str, step: int, rollouts: int) -> Committed:
+        """Keep what the complete groups of a step leave behind: those with `rollouts` graded rollouts.
+
+        Of each, the success of fewest turns, one failure, the pair of their plans, and one vote for the memories shown,
+        in one transaction, once. The other groups go on waiting.
+
+        Raises:
+            StorageError: the bank cannot be written; groups that were committed before stay so.
+        """
+        waiting = await self._reading(self.bank.storage.explorations, run, step)
+        complete = [group for group in waiting.values() if len(group) >= rollouts]
+        at_once = asyncio.Semaphore(COMPRESSING)
+        done = await asyncio.gather(*(self._commit(group, at_once) for group in complete), return_exceptions=True)
+        for outcome in done:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        kept = [outcome for outcome in done if isinstance(outcome, Committed)]
+        totals = (sum(column) for column in zip(*kept, strict=True)) if kept else ()
+        return Committed(*totals)._replace(incomplete=len(waiting) - len(complete))
+
+    async def _commit(self, group: Sequence[Episode], at_once: asyncio.Semaphore) -> Committed:
+        choice, some = choose(group), group[0]
+        key = group_key(some.key)
+        async with at_once:
+            chosen = [await self._workflow(episode) for episode in (choice.success, choice.failure) if episode]
+        pair = None
+        if choice.success and choice.failure:
+            good, bad = (fresh.workflow for fresh in chosen)
+            pair = _pair(good, bad), chosen[0].vectors
+        credit = Credit(key, some.question.id, choice.shown, choice.won, choice.withheld)
+        await self._keep(_Kept(key, tuple(chosen), credit, pair, some.key))
+        return Committed(bool(choice.success), bool(choice.failure), bool(pair))
+
+    async def _keep(self, kept: _Kept) -> None:
+        await self._commits.submit(kept)
+        if any(fresh.draft for fresh in kept.fresh):
+            self._drafts = True
+
+    async def _reading(self, call: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *arguments)
+
+    async def _describe(self, question: Question) -> Description:
+        if self._describer is None:
+            return Description(question.caption, OTHERS)
+        return await self._describer.describe(question)
+
+    def _recall(self, question: Question, category: str) -> Recall:
+        snapshot, vectors = self.bank.snapshot(), self._vectors(question.text, question.caption)
+        origin, bucket = self.bank.origin(question.id), self.bank.category(category)
+        query = Query(*vectors, origin, text_only=not question.images, category=bucket)
+        ranking = rank(snapshot, query, self._rule)
         found = self.bank.storage.fetch([memory_id for memory_id, _ in (*ranking.successes, *ranking.failures)])
         # Another process may have forgotten one since the snapshot: what is gone is not shown.
-        shown = (tuple((found[id_], score) for id_, score in ranked if id_ in found) for ranked in ranking)
-        successes, failures = shown
+        successes, failures = (tuple((found[id_], score) for id_, score in some if id_ in found) for some in ranking)
         return Recall(successes=successes, failures=failures, sequence=snapshot.sequence)
 
-    def _write_until(self, record: _Record) -> None:
-        """Write batches until a record is settled; it may have been in an earlier one already."""
-        while not (record.kept or record.error):
-            self._write()
+    async def _workflow(self, episode: Episode) -> Fresh:
+        """Make the memory of a graded episode; the bank gives it its id. A later plan is told by the summary."""
+        summary = await self._compressor.compress(episode)
+        described = await self._describe(episode.question)
+        question = episode.question.model_copy(update={"caption": described.caption})
+        first = episode.attempts[0].plan
+        workflow = Workflow(
+            id=0,
+            question=question.text,
+            caption=question.caption,
+            category=described.category,
+            summary=summary.text,
+            plan=first.text,
+            correct=correct(episode),
+            question_id=question.id,
+            episode=episode_key(episode.key),
+            source=episode.key.run,
+            model=first.said.model,
+            created=time.time(),
+        )
+        vectors = await self._reading(self._vectors, question.text, question.caption)
+        if summary.final:
+            return Fresh(workflow, twin(question), vectors)
+        self._failures["compression"] += 1
+        return Fresh(workflow, twin(question), vectors, draft=await self._reading(episode_json, episode))
 
-    def _write(self) -> None:
-        """Write what waits in one transaction: records that arrive during a commit share the next one."""
-        batch: list[_Record] = []
-        while (
-            self._waiting
-            and len(batch) < BATCH
-            and not any(_same(other.workflow, self._waiting[0].workflow) for other in batch)
-        ):
-            batch.append(self._waiting.popleft())
+    async def _finish_draft(self) -> None:
+        """Write one summary that a model failed to write before: one has just come, so it is back."""
+        if not self._drafts:
+            return
+        self._drafts, more = False, True  # which keeps others from the same one
         try:
-            with self.bank.storage.writing() as writing:
-                snapshot = self.bank.snapshot()  # no other writer can be at work now: this is the bank as it is
-                for record in batch:
-                    self._keep(writing, snapshot, record)
-        except StorageError as error:
-            for record in batch:
-                record.error = record.error or error
-        else:
-            for record in batch:
-                record.kept = record.error is None
+            with suppress(StorageError):  # it goes on waiting; the episode that is being remembered is on disk
+                more = await self._write_again()
         finally:
-            for record in batch:
-                if not record.kept:
-                    record.error = record.error or StorageError(
-                        "The memory was not written, by a fault of the program."
-                    )
+            self._drafts = self._drafts or more
 
-    def _keep(self, writing: Writing, snapshot: Snapshot, record: _Record) -> None:
-        """Write one record; one that cannot be written leaves its neighbours alone."""
-        try:
-            with writing.apart():
-                if writing.take_in(record.workflow.episode):
-                    shown = {"question_id": record.workflow.question_id, "episode": record.workflow.episode}
-                    writing.credit(record.episode.recall.ids, **shown, won=record.workflow.correct)
-                    self._settle(writing, snapshot, record)
-        except StorageError as error:
-            record.error = error
+    async def _write_again(self) -> bool:
+        """Write a summary again, if one waits that has not failed again since the last of them was tried.
 
-    def _settle(self, writing: Writing, snapshot: Snapshot, record: _Record) -> None:
-        """Add the memory unless a better one of the same question and label is there; replace one that is worse.
-
-        A success and a failure of one question stand side by side, as a contrast. A shorter success replaces a
-        longer one, the latest failure the earlier one; what takes its place inherits its uses and wins.
+        So one that fails for ever holds up no other, and is not asked for with every episode.
         """
-        workflow, query = record.workflow, self._query(record.episode.question)
-        unseen = bool(record.episode.question.images) and not query.captioned
-        near = twins(snapshot, query, correct=workflow.correct, same_origin=unseen)
-        found = map(writing.get, near)
-        present = next((memory for memory in found if memory and _same(memory, workflow)), None)
-        if present:
-            if workflow.correct and len(workflow.summary) >= len(present.summary):
-                return
-            writing.forget(present.id)
-            workflow = workflow.model_copy(update={"uses": present.uses, "wins": present.wins})
-        writing.add(workflow, query.question, query.caption)
+        waiting = await self._reading(self.bank.storage.drafts, len(self._tried) + 1)
+        draft = next((draft for draft in waiting if draft.memory_id not in self._tried), None)
+        if draft is None:
+            self._tried.clear()
+            return False
+        summary = await self._compressor.compress(draft.episode)
+        if summary.final:
+            await self._commits.submit(_Rewritten(draft.memory_id, episode_key(draft.episode.key), summary.text))
+        else:
+            self._tried.add(draft.memory_id)
+        return True
+
+    def _write(self, writing: Writing, records: list[_Kept | _Rollout | _Rewritten]) -> None:
+        """Make the changes of one batch."""
+        by_key: dict[str, _Kept] = {}
+        for record in records:
+            if isinstance(record, _Kept):
+                by_key.setdefault(record.key, record)
+        taken = writing.take_in(by_key)
+        kept = [record for key, record in by_key.items() if key in taken]
+        writing.credit([record.credit for record in kept if record.credit])
+        settle(writing, [fresh for record in kept for fresh in record.fresh])
+        writing.add_pairs([record.pair for record in kept if record.pair])
+        for record in kept:
+            if record.rollout:
+                writing.close_group(record.rollout)
+        writing.explore([record.episode for record in records if isinstance(record, _Rollout)])
+        rewritten = {record.memory_id: record for record in records if isinstance(record, _Rewritten)}
+        for memory in writing.get(rewritten).values():
+            if memory.episode == rewritten[memory.id].episode:  # else a later episode has taken its place
+                writing.rewrite(memory.id, rewritten[memory.id].summary)
 
 
-@dataclass
-class _Record:
-    """What waits to be written, and whether it was: committed, or why not."""
-
-    episode: Episode
-    workflow: Workflow
-    kept: bool = False
-    error: StorageError | None = None
-
-
-def _same(one: Workflow, other: Workflow) -> bool:
-    """Tell whether two memories are of the same question: the same words, whatever case, width and spacing."""
-    return _words(one.question) == _words(other.question) and _words(one.caption) == _words(other.caption)
-
-
-def _words(text: str) -> list[str]:
-    return unicodedata.normalize("NFKC", clean(text)).casefold().split()
-
-
-def _graded(episode: Episode) -> bool:
-    """Tell whether the episode ran through and its last attempt has a grade."""
-    verdict = episode.final.verdict if episode.final else None
-    return episode.failure is None and verdict is not None and verdict.label is not Label.JUDGE_ERROR
-
-
-def _workflow(episode: Episode, summary: str) -> Workflow:
-    """Make the memory of a graded episode; the bank gives it its id. A later plan is told by the summary."""
-    first, final = episode.attempts[0], episode.final
-    return Workflow(
+def _pair(good: Workflow, bad: Workflow) -> PlanPair:
+    return PlanPair(
         id=0,
-        question=episode.question.text,
-        caption=episode.question.caption,
-        summary=summary,
-        plan=first.plan.text,
-        correct=bool(final and final.verdict and final.verdict.label is Label.CORRECT),
-        question_id=episode.question.id,
-        episode=str(episode.key),
-        model=first.plan.said.model,
-        created=time.time(),
+        question=good.question,
+        caption=good.caption,
+        correct_plan=good.plan,
+        incorrect_plan=bad.plan,
+        question_id=good.question_id,
+        source=good.source,
+        created=good.created,
     )

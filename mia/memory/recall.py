@@ -17,52 +17,57 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-Score = Literal["release", "three_term"]
+Score = Literal["release", "three_term", "gated"]
 Ranked = tuple[tuple[int, float], ...]
 
 QUESTION_SHARE, CAPTION_SHARE = 0.8, 0.2
-TWIN = 0.9999  # similarity from which two memories may be of the same question
+TWIN = 0.9999  # similarity from which two texts may be the same question
 
 
 @dataclass(frozen=True)
 class RecallRule:
     """How memories are chosen: `each` successes and as many failures, none less similar than `floor`.
 
-    `exclude_same_question` is for benchmarks: a question never sees memories made from itself.
+    `exclude_same_question` is for benchmarks: a question never sees memories made from itself. `by_category` compares
+    within the question's category only.
     """
 
     score: Score = "three_term"
     each: int = 2
     floor: float = 0.3
     exclude_same_question: bool = False
+    by_category: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The bank at one sequence number. Row i of each array is one memory; vectors are float32 [n, dimensions].
 
-    `origins` numbers the questions that memories were made from; rows that are not `alive` have been forgotten.
+    `origins` numbers the questions that memories were made from, `categories` their categories; rows that are not
+    `alive` have been forgotten.
     """
 
     sequence: int
     ids: Integers
     origins: Integers
+    categories: Integers
     correct: Flags
     captioned: Flags
     alive: Flags
-    uses: Integers
-    wins: Integers
+    uses: Floats
+    wins: Floats
     questions: Vectors
     captions: Vectors
 
 
 class Query(NamedTuple):
-    """A question as vectors; `origin` is its number in the bank, None when no memory was made from it."""
+    """A question as vectors; `origin` and `category` are its numbers in the bank, None when the bank knows none."""
 
     question: Vectors
     caption: Vectors
     origin: int | None = None
     text_only: bool = True
+    category: int | None = None
 
     @property
     def captioned(self) -> bool:
@@ -91,55 +96,55 @@ def rank(snapshot: Snapshot, query: Query, rule: RecallRule) -> Ranking:
     The released code compares within a modality (with or without a caption), so `release` does too: its min-max scale
     spans that bucket, of which an excluded question is no part.
     """
-    bucket = snapshot.alive
-    similarity = similarities(snapshot, query)
+    similarity, bucket = similarities(snapshot, query), snapshot.alive
     if rule.exclude_same_question:
         if query.text_only:  # the same words may have been asked under another id; hiding too much is the safe side
             bucket = bucket & (similarity < TWIN)
         if query.origin is not None:
             bucket = bucket & (snapshot.origins != query.origin)
+    if rule.by_category:
+        bucket = bucket & (snapshot.categories == (-1 if query.category is None else query.category))
     if rule.score == "release":
         bucket = bucket & (snapshot.captioned == query.captioned)
-    rows = np.flatnonzero(bucket)
-    similarity = similarity[rows]
-    scores = _SCORES[rule.score](similarity, snapshot.uses[rows], snapshot.wins[rows])
-    near, correct, ids = similarity >= rule.floor, snapshot.correct[rows], snapshot.ids[rows]
-    chosen = (near & correct, near & ~correct)
-    return Ranking(*(_best(ids[rows_of], scores[rows_of], rule.each) for rows_of in chosen))
+    near = bucket & (similarity >= rule.floor)
+    if not near.any():
+        return Ranking((), ())
+    terms = TERMS[rule.score]
+    if terms.scaled:
+        similarity = scaled(similarity, similarity if bucket.all() else similarity[bucket])
+    scores = terms.score(similarity, snapshot.uses, snapshot.wins)
+    chosen = (np.flatnonzero(near & snapshot.correct), np.flatnonzero(near & ~snapshot.correct))
+    return Ranking(*(_best(snapshot.ids[rows], scores[rows], rule.each) for rows in chosen))
 
 
-def twins(snapshot: Snapshot, query: Query, *, correct: bool, same_origin: bool = False) -> list[int]:
-    """Return the ids with the same label and modality that are near enough to be of the same question, nearest first.
-
-    Vectors alone do not settle it, since some encoders know no word order: whoever asks compares the texts.
-    `same_origin` asks for the same question id too: vectors cannot tell apart images without captions.
-    """
-    alike = snapshot.alive & (snapshot.correct == correct) & (snapshot.captioned == query.captioned)
-    if same_origin:
-        alike = alike & (snapshot.origins == (-1 if query.origin is None else query.origin))
-    rows = np.flatnonzero(alike & (similarities(snapshot, query) >= TWIN))
-    return [memory_id for memory_id, _ in _best(snapshot.ids[rows], similarities(snapshot, query)[rows], len(rows))]
+def scaled(similarity: Floats, bucket: Floats) -> Floats:
+    """Return similarities on the min-max scale of a bucket, as the released code compares them."""
+    low: float = bucket.min()
+    scale: Floats = (similarity - low) / (bucket.max() - low + 1e-8)
+    return scale
 
 
-def release_scores(similarity: Floats, uses: Integers, wins: Integers) -> Floats:
-    """Score as the released code does: 0.7 of the min-max similarity, 0.3 of the win rate counted from one."""
-    if not len(similarity):
-        return similarity
-    low = similarity.min()
-    scaled: Floats = (similarity - low) / (similarity.max() - low + 1e-8)
-    score: Floats = 0.7 * scaled + 0.3 * ((wins + 1) / (uses + 1))
-    return score
+@dataclass(frozen=True)
+class Terms:
+    """A score in its terms: relevance, value (how often it helped) and frequency (how little it was used)."""
+
+    relevance: float
+    value: Callable[[Floats, Floats], Floats]
+    frequency: float = 0.0
+    scaled: bool = False
+
+    def score(self, similarity: Floats, uses: Floats, wins: Floats) -> Floats:
+        """Return the score of each row; `uses` and `wins` are counted from 0."""
+        score: Floats = self.relevance * similarity + self.value(uses, wins)
+        return score + self.frequency / (1 + uses) if self.frequency else score
 
 
-def three_term_scores(similarity: Floats, uses: Integers, wins: Integers) -> Floats:
-    """Score by relevance, value and frequency: 0.7 similarity + 0.15 wins per use + 0.15 of how little it was used."""
-    score: Floats = 0.7 * similarity + 0.15 * (wins / np.maximum(uses, 1)) + 0.15 * (1 / (1 + uses))
-    return score
-
-
-_SCORES: dict[Score, Callable[[Floats, Integers, Integers], Floats]] = {
-    "release": release_scores,
-    "three_term": three_term_scores,
+TERMS: dict[Score, Terms] = {
+    # The released code's 0.7 s + 0.3 (w + 1) / (u + 1), in the paper's terms.
+    "release": Terms(0.7, lambda uses, wins: 0.3 * wins / (uses + 1), frequency=0.3, scaled=True),
+    "three_term": Terms(0.7, lambda uses, wins: 0.15 * wins / np.maximum(uses, 1), frequency=0.15),
+    # A memory that was never shown is worth even odds, not full marks, and none is shown for being new.
+    "gated": Terms(0.7, lambda uses, wins: 0.3 * (wins + 1) / (uses + 2)),
 }
 
 

@@ -40,6 +40,8 @@ def open_engine(path: Path) -> sql.Engine:
     )
     sql.event.listen(engine, "connect", _set_up)
     sql.event.listen(engine, "begin", _begin)
+    sql.event.listen(engine, "savepoint", _still_open)
+    sql.event.listen(engine, "commit", _still_open)
     return engine
 
 
@@ -48,7 +50,7 @@ def reported(path: Path) -> Iterator[None]:
     """Raise what goes wrong inside as a StorageError with its remedy."""
     try:
         yield
-    except (sqlite3.Error, sql.exc.SQLAlchemyError) as error:
+    except (sqlite3.Error, sql.exc.SQLAlchemyError, OverflowError) as error:
         cause = getattr(error, "orig", None) or error
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest the detail
         raise StorageError(f"The memory bank {path} failed: {cause}.", remedy=REMEDIES.get(code, "")) from error
@@ -60,7 +62,6 @@ def _set_up(connection: sqlite3.Connection, _record: object) -> None:
     journal = _journal(connection, time.monotonic() + BUSY_SECONDS)
     connection.execute("PRAGMA synchronous = FULL")
     (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
-    connection.execute("PRAGMA foreign_keys = ON")
     if journal != "wal" or synchronous != 2:
         raise StorageError(
             f"The memory bank cannot be made durable here (journal {journal}, synchronous {synchronous}).",
@@ -83,6 +84,15 @@ def _begin(connection: sql.Connection) -> None:
     """Begin at once as the writer where writing is meant, so that no other process can slip in between."""
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _still_open(connection: sql.Connection, *_name: str) -> None:
+    """Refuse to go on once SQLite has given up a transaction by itself, as it may on an error of the disk.
+
+    A savepoint would silently begin another one, and a commit would silently do nothing.
+    """
+    if not connection.connection.in_transaction:
+        raise StorageError("The memory bank gave up a transaction.", remedy=REMEDIES[sqlite3.SQLITE_IOERR])
 
 
 def _json(value: Any) -> str:

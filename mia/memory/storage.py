@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import base64
 import sqlite3
 import time
 from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.sqlite import insert
 
 from mia.errors import ConfigError, StorageError
+from mia.memory.reading import Unembedded, encoder_of, find, sequence_of, unembedded, workflow_of
+from mia.memory.schema import current, prepare
 from mia.memory.sqlite import REMEDIES, open_engine, reported
-from mia.memory.tables import changes, embeddings, episodes, memories, meta, metadata, shows
-from mia.types import Workflow
+from mia.memory.tables import (
+    changes,
+    drafts,
+    embeddings,
+    episodes,
+    explorations,
+    memories,
+    meta,
+    notes,
+    plan_pairs,
+    snapshots,
+)
+from mia.memory.writing import Writing
+from mia.types import Episode, PlanPair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
+    from mia.types import Workflow
 
-SCHEMA = 1
+_USES = ((0, 0), (1, 1), (2, 3), (4, 7), (8, 15), (16, None))
 
 
 class Entry(NamedTuple):
@@ -31,6 +43,7 @@ class Entry(NamedTuple):
 
     id: int
     question_id: str
+    category: str
     correct: bool
     uses: int
     wins: int
@@ -46,11 +59,18 @@ class Changes(NamedTuple):
     entries: tuple[Entry, ...]
 
 
+class Draft(NamedTuple):
+    """A memory whose summary is a stand-in, and the episode to write it from."""
+
+    memory_id: int
+    episode: Episode
+
+
 class Storage:
     """One SQLite file that several processes may have open. What a call has written survives a crash once it returns.
 
-    `encoder` is the id of the encoder whose vectors are written and read; a file holds those of one. Without it the
-    file can be looked at and memories forgotten, but none added.
+    `encoder` is the id of the encoder whose vectors are written and read. Without it the file can be looked at and
+    memories forgotten, but none added.
     """
 
     def __init__(self, path: Path, encoder: str | None = None) -> None:
@@ -60,7 +80,7 @@ class Storage:
         self._encoder = encoder
         with ExitStack() as stack:
             stack.callback(self.close)
-            self._create(encoder)
+            self._open(encoder)
             stack.pop_all()
 
     def close(self) -> None:
@@ -70,70 +90,162 @@ class Storage:
     def sequence(self) -> int:
         """Return the number of the latest change, 0 for a new bank."""
         with self._reading() as connection:
-            return _sequence(connection)
+            return sequence_of(connection)
 
     def changes(self, after: int) -> Changes:
         """Return what changed after a sequence number, as of now; after 0, that is the whole bank."""
-        columns = memories.c
+        columns, vectors = memories.c, embeddings.c
         query = (
-            sql.select(columns.id, columns.question_id, columns.correct, columns.uses, columns.wins)
-            .add_columns(embeddings.c.question, embeddings.c.caption)
-            .join(embeddings, embeddings.c.memory_id == columns.id)
+            sql.select(columns.id, columns.question_id, columns.category, columns.correct, columns.uses, columns.wins)
+            .add_columns(vectors.question, vectors.caption)
+            .join(embeddings, vectors.row == columns.id)
+            .where(columns.alive, vectors.encoder == self._encoder, vectors.subject == memories.name)
             .order_by(columns.id)
         )
-        touched = sql.select(changes.c.memory_id).where(changes.c.sequence > after).distinct()
+        touched = sql.select(changes.c.row).where(changes.c.sequence > after, changes.c.subject == memories.name)
         with self._reading() as connection:
-            sequence = _sequence(connection)
-            ids = tuple(connection.scalars(touched)) if after else ()
+            sequence = sequence_of(connection)
+            ids = tuple(connection.scalars(touched.distinct())) if after else ()
             rows = connection.execute(query.where(columns.id.in_(touched)) if after else query)
             return Changes(sequence, ids, tuple(Entry(*row) for row in rows))
 
     def fetch(self, ids: Sequence[int]) -> dict[int, Workflow]:
         """Return the memories that exist of these ids."""
         with self._reading() as connection:
-            return {workflow.id: workflow for workflow in _workflows(connection, memories.c.id.in_(_possible(ids)))}
+            return find(connection, ids)
 
     def get(self, memory_id: int) -> Workflow | None:
         """Return one memory."""
         return self.fetch([memory_id]).get(memory_id)
 
-    def list(self, limit: int = 20, *, correct: bool | None = None) -> tuple[Workflow, ...]:
-        """Return the newest memories, newest first, of one label or of both."""
-        wanted = sql.true() if correct is None else memories.c.correct == correct
+    def list(
+        self, limit: int | None = 20, *, correct: bool | None = None, source: str | None = None
+    ) -> tuple[Workflow, ...]:
+        """Return the newest memories, newest first, of one label or of both, from one source or from all."""
+        query = sql.select(memories).where(memories.c.alive).order_by(memories.c.id.desc()).limit(limit)
+        if correct is not None:
+            query = query.where(memories.c.correct == correct)
+        if source is not None:
+            query = query.where(memories.c.source == source)
         with self._reading() as connection:
-            return _workflows(connection, wanted, limit)
+            return tuple(workflow_of(row) for row in connection.execute(query).mappings())
 
-    def remembers(self, episode: str) -> bool:
-        """Tell whether an episode has been taken in."""
+    def pairs(self) -> tuple[PlanPair, ...]:
+        """Return the plan pairs, oldest first."""
+        names = [plan_pairs.c[name] for name in PlanPair.model_fields]
         with self._reading() as connection:
-            return connection.scalar(sql.select(episodes.c.key).where(episodes.c.key == episode)) is not None
+            rows = connection.execute(sql.select(*names).where(plan_pairs.c.alive).order_by(plan_pairs.c.id))
+            return tuple(PlanPair(**row) for row in rows.mappings())
+
+    def explorations(self, run: str, step: int) -> dict[str, tuple[Episode, ...]]:
+        """Return the rollouts of a step that wait for their group, by question id, in their order."""
+        columns = explorations.c
+        query = sql.select(columns.question_id, columns.episode)
+        query = query.where(columns.alive, columns.run == run, columns.step == step)
+        with self._reading() as connection:
+            rows = list(connection.execute(query.order_by(columns.question_id, columns.rollout)))
+        return {
+            question_id: tuple(Episode.model_validate_json(row.episode) for row in group)
+            for question_id, group in groupby(rows, key=lambda row: row.question_id)
+        }
+
+    def drafts(self, limit: int) -> tuple[Draft, ...]:
+        """Return memories whose summaries have still to be written, oldest first."""
+        query = sql.select(drafts.c.memory_id, drafts.c.episode).where(drafts.c.alive).order_by(drafts.c.memory_id)
+        with self._reading() as connection:
+            rows = connection.execute(query.limit(limit))
+            return tuple(Draft(row.memory_id, Episode.model_validate_json(row.episode)) for row in rows)
+
+    def remembers(self, key: str) -> bool:
+        """Tell whether an episode, or a group, has been taken in."""
+        query = sql.select(episodes.c.id).where(episodes.c.alive, episodes.c.key == key)
+        with self._reading() as connection:
+            return connection.scalar(query) is not None
+
+    def unembedded(self, subject: str, encoder: str, after: int, limit: int) -> Sequence[Unembedded]:
+        """Return rows of a table, gone or not, without vectors of an encoder; with ids above `after`, lowest first."""
+        with self._reading() as connection:
+            return unembedded(connection, subject, encoder, after, limit)
+
+    def note(self, kind: str, key: str) -> str | None:
+        """Return what a model has said of something before."""
+        with self._reading() as connection:
+            return connection.scalar(sql.select(notes.c.text).where(notes.c.kind == kind, notes.c.key == key))
+
+    def keep_note(self, kind: str, key: str, text: str, model: str) -> None:
+        """Keep what a model said of something."""
+        row = {"kind": kind, "key": key, "text": text, "model": model, "at": time.time()}
+        with reported(self.path), self._writes.begin() as connection:
+            connection.execute(sql.insert(notes).prefix_with("OR REPLACE"), row)
 
     def forget(self, memory_id: int) -> bool:
-        """Delete a memory, leaving in the log all that brings it back. False if there is none of that id."""
+        """Let a memory be gone, leaving in the log what brings it back. False if there is none of that id."""
         with self.writing() as writing:
-            return writing.forget(memory_id)
+            return bool(writing.forget([memory_id]))
 
-    def stats(self) -> dict[str, int | str]:
+    def forget_source(self, source: str) -> int:
+        """Let all memories and plan pairs of a run or a file be gone; return how many there were."""
+        with self.writing() as writing:
+            return writing.forget_source(source)
+
+    def snapshot(self, name: str) -> int:
+        """Give the present state a name, and return the sequence number to restore it by (the same name: the same)."""
+        with self.writing() as writing:
+            return writing.snapshot(name)
+
+    def snapshots(self) -> dict[str, int]:
+        """Return the sequence numbers of the snapshots by name, oldest first."""
+        query = sql.select(snapshots.c.name, snapshots.c.sequence).where(snapshots.c.alive).order_by(snapshots.c.id)
+        with self._reading() as connection:
+            return dict(map(tuple, connection.execute(query)))
+
+    def restore(self, sequence: int) -> int:
+        """Bring back the state at a sequence number exactly; return the number of the latest change.
+
+        Raises:
+            InputError: there has been no such number yet.
+        """
+        with self.writing() as writing:
+            return writing.restore(sequence)
+
+    def clear(self) -> int:
+        """Let everything be gone; return the sequence number that brings it back, also kept as a snapshot."""
+        with self.writing() as writing:
+            return writing.clear()
+
+    def stats(self) -> dict[str, Any]:
         """Count what the bank holds; `bytes` is what it takes on disk."""
         columns = memories.c
-        counts = sql.select(
-            sql.func.count(),
-            sql.func.coalesce(sql.func.sum(sql.cast(columns.correct, sql.Integer)), 0),
-            sql.func.coalesce(sql.func.sum(columns.uses), 0),
-            sql.func.coalesce(sql.func.sum(columns.wins), 0),
-        ).select_from(memories)
+        total = sql.func.count()
         with self._reading() as connection:
-            total, successes, uses, wins = connection.execute(counts).one()
-            sequence, encoder = _sequence(connection), _encoder(connection)
+
+            def counts(by: sql.ColumnElement[Any]) -> dict[Any, int]:
+                rows = connection.execute(sql.select(by, total).where(columns.alive).group_by(by).order_by(by))
+                return dict(map(tuple, rows))
+
+            def waiting(table: sql.Table) -> int:
+                return connection.scalar(sql.select(total).select_from(table).where(table.c.alive)) or 0
+
+            labels, uses, wins = counts(columns.correct), counts(columns.uses), counts(columns.wins)
+            found = {
+                "memories": sum(labels.values()),
+                "successes": labels.get(True, 0),
+                "failures": labels.get(False, 0),
+                "uses": sum(value * count for value, count in uses.items()),
+                "wins": sum(value * count for value, count in wins.items()),
+                "uses_histogram": _histogram(uses),
+                "categories": counts(columns.category),
+                "sources": counts(columns.source),
+                "plan_pairs": waiting(plan_pairs),
+                "explorations": waiting(explorations),
+                "drafts": waiting(drafts),
+                "encoder": encoder_of(connection) or "",
+                "sequence": sequence_of(connection),
+            }
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         return {
-            "memories": total,
-            "successes": successes,
-            "failures": total - successes,
-            "uses": uses,
-            "wins": wins,
-            "encoder": encoder or "",
-            "sequence": sequence,
+            **found,
+            "snapshots": self.snapshots(),
             "bytes": sum(file.stat().st_size for file in files if file.exists()),
         }
 
@@ -148,7 +260,7 @@ class Storage:
         with reported(self.path), self._engine.begin() as connection:
             yield connection
 
-    def _create(self, encoder: str | None) -> None:
+    def _open(self, encoder: str | None) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -156,123 +268,27 @@ class Storage:
                 f"The folder of the memory bank {self.path} cannot be made: {error}.",
                 remedy=REMEDIES[sqlite3.SQLITE_CANTOPEN],
             ) from error
-        with reported(self.path), self._writes.begin() as connection:
-            metadata.create_all(connection)
-            made = {"schema": str(SCHEMA)} | ({"encoder": encoder} if encoder else {})
-            rows = [{"name": name, "value": value} for name, value in made.items()]
-            connection.execute(insert(meta).on_conflict_do_nothing(), rows)
-            schema = connection.scalar(sql.select(meta.c.value).where(meta.c.name == "schema"))
-            present = _encoder(connection)
-        if schema != str(SCHEMA):
-            raise StorageError(
-                f"The memory bank {self.path} has format {schema}, this version of MIA reads format {SCHEMA}.",
-                remedy="Use the version of MIA that made it, or set MIA_MEMORY_PATH to another file.",
-            )
-        if encoder and present != encoder:
+        with self._reading() as connection:  # first, since a process that only looks need not wait for those that write
+            ready = current(connection)
+            present = encoder_of(connection) if ready else None
+        if not ready or (encoder and not present):
+            with reported(self.path), self._writes.begin() as connection:
+                prepare(connection, self.path)
+                present = encoder_of(connection)
+                if encoder and not present:
+                    connection.execute(sql.insert(meta), {"name": "encoder", "value": encoder})
+        if encoder and present not in (None, encoder):
             raise ConfigError(
                 f"The memory bank {self.path} holds vectors of the encoder {present}, not of {encoder}.",
-                remedy="Set MIA_ENCODER to the encoder it was made with, or MIA_MEMORY_PATH to another file.",
+                remedy="Run `mia memory reembed` to move it to the encoder of MIA_ENCODER.",
             )
 
 
-class Writing:
-    """What can be done in one write transaction. Each change is logged with what was there before it."""
-
-    def __init__(self, connection: sql.Connection, path: Path, encoder: str | None) -> None:
-        self._connection = connection
-        self._path = path
-        self._encoder = encoder
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Keep what is done inside apart: an error undoes that and leaves the rest of the transaction."""
-        with reported(self._path), self._connection.begin_nested():
-            yield
-
-    def take_in(self, episode: str) -> bool:
-        """Note that an episode is being taken in. False if it has been before."""
-        note = insert(episodes).values(key=episode, at=time.time()).on_conflict_do_nothing()
-        return self._connection.execute(note).rowcount == 1
-
-    def credit(self, ids: Iterable[int], *, question_id: str, episode: str, won: bool) -> None:
-        """Count one use, and one win if it was one, for each memory shown; ids that are gone are passed over."""
-        shown = _workflows(self._connection, memories.c.id.in_(_possible(ids)))
-        if not shown:
-            return
-        count = sql.update(memories).where(memories.c.id == sql.bindparam("memory"))
-        count = count.values(uses=memories.c.uses + 1, wins=memories.c.wins + int(won))
-        self._connection.execute(count, [{"memory": memory.id} for memory in shown])
-        show = {"episode": episode, "question_id": question_id, "won": won}
-        self._connection.execute(insert(shows), [{"memory_id": memory.id, **show} for memory in shown])
-        self._log(
-            "credit",
-            {
-                memory.id: (
-                    {"uses": memory.uses, "wins": memory.wins},
-                    {"uses": memory.uses + 1, "wins": memory.wins + won},
-                )
-                for memory in shown
-            },
+def _histogram(counts: dict[int, int]) -> dict[str, int]:
+    """Return how many memories were shown how often, in doubling steps."""
+    return {
+        f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}": sum(
+            count for value, count in counts.items() if value >= low and (high is None or value <= high)
         )
-
-    def add(self, workflow: Workflow, question: NDArray[np.float32], caption: NDArray[np.float32]) -> int:
-        """Keep a memory with its float32 vectors and return the id that it gets (its own is not read)."""
-        values = workflow.model_dump(exclude={"id"})
-        added: int = self._connection.execute(sql.insert(memories).values(values)).lastrowid
-        vectors = {"question": question.tobytes(), "caption": caption.tobytes() if caption.any() else None}
-        self._connection.execute(insert(embeddings).values(memory_id=added, encoder=self._encoder, **vectors))
-        self._log("add", {added: (None, {"episode": workflow.episode})})
-        return added
-
-    def forget(self, memory_id: int) -> bool:
-        """Delete a memory; the log keeps its row and its vectors (base64). False if there is none of that id."""
-        before = self.get(memory_id)
-        if before is None:
-            return False
-        rows = self._connection.execute(sql.select(embeddings).where(embeddings.c.memory_id == memory_id))
-        vectors = [
-            {"encoder": row.encoder, "question": _base64(row.question), "caption": row.caption and _base64(row.caption)}
-            for row in rows
-        ]
-        self._connection.execute(sql.delete(embeddings).where(embeddings.c.memory_id == memory_id))
-        self._connection.execute(sql.delete(memories).where(memories.c.id == memory_id))
-        self._log("forget", {memory_id: ({"memory": before.model_dump(), "embeddings": vectors}, None)})
-        return True
-
-    def get(self, memory_id: int) -> Workflow | None:
-        """Return one memory as this transaction sees it."""
-        found = _workflows(self._connection, memories.c.id.in_(_possible([memory_id])))
-        return found[0] if found else None
-
-    def _log(self, kind: str, changed: dict[int, tuple[Any, Any]]) -> None:
-        """Add one row per memory to the log: what was there before, what is there now."""
-        entries = [
-            {"kind": kind, "memory_id": memory_id, "payload": {"before": before, "after": after}, "at": time.time()}
-            for memory_id, (before, after) in changed.items()
-        ]
-        self._connection.execute(insert(changes), entries)
-
-
-def _sequence(connection: sql.Connection) -> int:
-    return connection.scalar(sql.select(sql.func.coalesce(sql.func.max(changes.c.sequence), 0))) or 0
-
-
-def _encoder(connection: sql.Connection) -> str | None:
-    return connection.scalar(sql.select(meta.c.value).where(meta.c.name == "encoder"))
-
-
-def _workflows(
-    connection: sql.Connection, wanted: sql.ColumnElement[bool], limit: int | None = None
-) -> tuple[Workflow, ...]:
-    """Return memories, newest first."""
-    query = sql.select(memories).where(wanted).order_by(memories.c.id.desc()).limit(limit)
-    return tuple(Workflow(**row) for row in connection.execute(query).mappings())
-
-
-def _possible(ids: Iterable[int]) -> list[int]:
-    """Return the ids that SQLite can hold: an id may come from outside."""
-    return [memory_id for memory_id in ids if 0 < memory_id < 1 << 63]
-
-
-def _base64(vector: bytes) -> str:
-    return base64.b64encode(vector).decode("ascii")
+        for low, high in _USES
+    }

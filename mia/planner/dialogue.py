@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mia.errors import OutOfRoom
 from mia.planner.memories import memory_block
 from mia.prompts import fill
 from mia.text import disarm, parse_decision
-from mia.transcript import fitted_transcript
+from mia.transcript import fitted, transcript
 from mia.types import Message, Plan, Reflection, Said, Want
 
 if TYPE_CHECKING:
@@ -88,9 +89,8 @@ class DialoguePlanning:
     async def reflect(self, attempt: Attempt) -> Reflection:
         """Ask whether to plan again; when the window has no room left for the question, the plan stands."""
         room = self._conversation.room - self._budget.plan_tokens - self._counter.count(fill("reflect", trace=""))
-        trace = fitted_transcript(
-            self._question.text,
-            attempt.trajectory,
+        trace = fitted(
+            partial(transcript, self._question.text, attempt.trajectory),
             max(room, 0),
             each=self._budget.observation_tokens,
             count=self._counter.count,

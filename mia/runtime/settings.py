@@ -67,6 +67,13 @@ class SearchServiceSettings(ServiceSettings):
     index: Path = _named("INDEX_PATH", default=Path("runs/index"), about="folder of the search index")
     k1: float = _named("MIA_BM25_K1", default=0.9, gt=0, about="BM25 term saturation")
     b: float = _named("MIA_BM25_B", default=0.4, ge=0, le=1, about="BM25 length normalisation")
+    language: str = _named(
+        "MIA_SEARCH_LANGUAGE", default="auto", about="language of the corpus: english, french, ...; none; or auto"
+    )
+    workers: int = _named("MIA_SEARCH_WORKERS", default=2, ge=1, about="processes that build an index")
+    threads: int = _named("MIA_SEARCH_THREADS", default=2, ge=1, about="threads that search")
+    seconds: float = _named("MIA_SEARCH_SECONDS", default=30.0, gt=0, about="deadline of one request")
+    answers: int = _named("MIA_SEARCH_ANSWERS", default=10_000, ge=0, about="answers kept for the same query again")
 
 
 class ModelServiceSettings(ListeningSettings):
@@ -138,17 +145,28 @@ class RoleSettings(Settings):
 
     memory: Literal["bank", "none"] = _named("MIA_MEMORY", default="bank", about="bank, or none")
     memory_path: Path = _named("MIA_MEMORY_PATH", default=Path("runs/memory.sqlite"), about="file of the memory bank")
-    score: Literal["release", "three_term"] = _named(
+    score: Literal["release", "three_term", "gated"] = _named(
         "MIA_MEMORY_SCORE", default="three_term", about="how memories are ranked"
     )
     recall_each: int = _named("MIA_RECALL_EACH", default=2, ge=0, about="successes and failures shown, each")
     recall_floor: float = _named(
         "MIA_RECALL_FLOOR", default=0.3, ge=-1, le=1, about="least similarity of a memory shown"
     )
-    compression: Literal["model", "extractive"] = _named(
-        "MIA_COMPRESSION", default="extractive", about="how an episode becomes a workflow"
+    compression: Literal["model", "extractive", "none"] = _named(
+        "MIA_COMPRESSION", default="extractive", about="how an episode becomes a workflow; none keeps its trace"
     )
-    encoder: Literal["wordllama", "hashed"] = _named("MIA_ENCODER", default="wordllama", about="vectors of questions")
+    caption: Literal["auto", "off"] = _named(
+        "MIA_CAPTION", default="auto", about="whether the vision model captions images that come without a caption"
+    )
+    categories: Literal["model", "off"] = _named(
+        "MIA_MEMORY_CATEGORIES", default="off", about="whether memories are compared within a question's category only"
+    )
+    encoder: str = _named(
+        "MIA_ENCODER", default="static", min_length=1, about="static, hashed, or a Hugging Face name or folder"
+    )
+    encoder_device: str = _named(
+        "MIA_ENCODER_DEVICE", default="cpu", min_length=1, about="where such a model runs: cpu, cuda, cuda:1 ..."
+    )
     benchmark: bool = _named("MIA_BENCHMARK", default=False, about="hide memories made from the question itself")
     max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024, about="images are shrunk to this area")
 

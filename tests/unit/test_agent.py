@@ -1,5 +1,6 @@
 import asyncio
 
+import pytest
 from scripted import Heard, ScriptedModels, ScriptedTool, call
 
 from mia.agent import Agent
@@ -9,19 +10,21 @@ from mia.judge.truth import TruthJudge
 from mia.planner.dialogue import DialoguePlanner, PlanBudget, PlannerReflector
 from mia.rewards.planner import planner_reward
 from mia.text import ByteCounter
-from mia.types import Key, Label, Question, Recall, StopReason, Truth
+from mia.types import ImageRef, Key, Label, Question, Recall, StopReason, Truth
 
 QUESTION = Question(id="q", text="Which city?")
 KEY = Key(run="r", question_id="q")
+IMAGE = ImageRef(sha256="0" * 64, mime="image/png", width=1, height=1)
 
 
 class KeptMemory:
-    def __init__(self, down=False):
+    def __init__(self, down=False, caption=""):
         self.kept = []
         self._down = down
+        self._caption = caption
 
     async def recall(self, question):
-        return Recall()
+        return Recall(caption=self._caption)
 
     async def remember(self, episode):
         if self._down:
@@ -32,6 +35,18 @@ class KeptMemory:
 class DownJudge:
     async def judge(self, question, attempt):
         raise JudgeUnavailable("down", service="judge")
+
+
+class Heeded:
+    """A Planner or an Executor; notes the questions that it is started with."""
+
+    def __init__(self, role, questions):
+        self._role = role
+        self._questions = questions
+
+    def start(self, question, *more):
+        self._questions.append(question)
+        return self._role.start(question, *more)
 
 
 def play(planner, executor, *, memory=None, judge=True, reflect=True):
@@ -66,6 +81,28 @@ def test_a_question_goes_through_all_roles_in_order():
     assert memory.kept[0].attempts == episode.attempts
     assert episode.cost.model_calls == {"planner": 3, "executor": 4}
     assert episode.cost.tool_calls == {"search": 2}
+
+
+@pytest.mark.parametrize(("found", "caption"), [("a red tower", "a red tower"), ("", "given")])
+def test_a_caption_that_the_memory_found_is_part_of_the_question_from_then_on(found, caption):
+    asked = Question(id="q", text="Which city?", images=(IMAGE,), caption="" if found else "given")
+    models = ScriptedModels(planner=["1. Look."], executor=["<answer>Paris</answer>"])
+    memory, questions, heard = KeptMemory(caption=found), [], Heard()
+    agent = Agent(
+        memory,
+        Heeded(DialoguePlanner(models, [], PlanBudget(), ByteCounter()), questions),
+        Heeded(ReactExecutor(models, [], Budget(), ByteCounter(), heard), questions),
+        None,
+        TruthJudge({"q": Truth(answers=("Paris",))}),
+        None,
+        heard,
+    )
+    episode = asyncio.run(agent.run(asked, KEY))
+    known = asked.model_copy(update={"caption": caption})
+    assert questions == [known, known]
+    assert f"Caption of the image: {caption}" in models.asked[0][1]
+    assert episode.question == memory.kept[0].question == known
+    assert episode.recall.caption == found
 
 
 def test_there_is_one_revision_at_most():

@@ -2,9 +2,19 @@ import asyncio
 import re
 
 import pytest
+from hypothesis import given, strategies
 
 from mia.errors import ModelUnavailable, OutOfRoom
-from mia.memory.compress import ExtractiveCompressor, ModelCompressor, count_words, cut_words
+from mia.memory.compress import (
+    ExtractiveCompressor,
+    ModelCompressor,
+    Summary,
+    TraceCompressor,
+    count_words,
+    cut_words,
+    read_steps,
+)
+from mia.text import split_thoughts
 from mia.types import (
     Attempt,
     Episode,
@@ -38,7 +48,9 @@ def episode(*attempts, question="What is the capital of France?"):
 
 
 def extract(*attempts, **question):
-    return asyncio.run(ExtractiveCompressor().compress(episode(*attempts, **question)))
+    summary = asyncio.run(ExtractiveCompressor().compress(episode(*attempts, **question)))
+    assert summary.final
+    return summary.text
 
 
 def test_an_extract_numbers_the_steps_and_tells_how_it_ended():
@@ -114,8 +126,9 @@ def test_words_are_counted_with_and_without_spaces():
 class Talk:
     """A model that says one thing, and notes what it was asked."""
 
-    def __init__(self, reply):
+    def __init__(self, reply, finish="stop"):
         self.reply = reply
+        self.finish = finish
         self.asked = []
 
     def open(self, role, system, history=()):
@@ -126,32 +139,117 @@ class Talk:
         self.asked.append((message.text, want))
         if isinstance(self.reply, Exception):
             raise self.reply
-        return Said(raw=self.reply, text=self.reply)
+        thoughts, text = split_thoughts(self.reply)
+        return Said(raw=self.reply, text=text, thoughts=thoughts, finish=self.finish)
 
 
-def compress(talk, **settings):
-    compressor = ModelCompressor(talk, lambda episode: "the trace {{question}}", **settings)
-    return asyncio.run(compressor.compress(episode(attempt(step("a", "A")))))
+def compress(talk, answer="Paris", **settings):
+    compressor = ModelCompressor(talk, lambda episode: "the trace {{question}} <answer>", **settings)
+    return asyncio.run(compressor.compress(episode(attempt(step("a", "A"), answer=answer))))
+
+
+def steps(text, finish="stop"):
+    return read_steps(Said(raw=text, text=text, finish=finish))
 
 
 def test_the_model_is_asked_as_manager_with_question_and_trace():
     talk = Talk(" 1. look (a -> b) ")
-    assert compress(talk) == "1. look (a -> b)"
+    assert compress(talk) == Summary("1. look (a -> b)", final=True)
     (role, _), (prompt, want) = talk.asked
     assert role == "manager"
     assert "What is the capital of France?" in prompt
-    assert "the trace {{question}}" in prompt
+    assert "the trace {{question}} ‹answer›" in prompt
     assert want.temperature == 0
+    assert want.deadline == 100
 
 
 def test_what_the_model_writes_is_cut_to_length():
-    assert count_words(compress(Talk("word " * 1000), words=50)) == 50
+    text = compress(Talk("1. a\n2. " + "word " * 1000), words=50).text
+    assert count_words(text) == 50
+    assert text.startswith("1. a\n2. word")
+
+
+def test_a_cut_leaves_no_number_without_a_step():
+    assert compress(Talk("1. a b\n2. c d"), words=4).text == "1. a b"
+
+
+def test_the_answer_is_hidden_in_what_the_model_writes_but_the_numbers_of_steps_stay():
+    assert compress(Talk("1. look (-> the\n  city of Paris)\n2. check 2"), answer="city of Paris").text == (
+        "1. look (-> the […])\n2. check 2"
+    )
+    assert compress(Talk("1. look\n2. found 2"), answer="2").text == "1. look\n2. found […]"
 
 
 @pytest.mark.parametrize(
-    "reply",
-    ["", " \n", ModelUnavailable("down", service="model"), OutOfRoom("too long")],
-    ids=["none", "blank", "down", "long"],
+    "talk",
+    [
+        Talk(""),
+        Talk(" \n"),
+        Talk("<think>\n1. I think of steps"),
+        Talk("<think>1. I think</think>"),
+        Talk("I cannot help with that."),
+        Talk("Here it comes:\n1. the first step is n", finish="length"),
+        Talk("1.\n2.\n"),
+        Talk(ModelUnavailable("down", service="model")),
+        Talk(OutOfRoom("too long")),
+    ],
+    ids=["none", "blank", "cut thoughts", "thoughts", "prose", "cut", "numbers", "down", "long"],
 )
-def test_the_extract_stands_in_for_a_model_that_gives_nothing(reply):
-    assert compress(Talk(reply)) == "1. search: a -> A\n2. end: answered"
+def test_the_extract_stands_in_for_a_model_that_gives_no_workflow(talk):
+    assert compress(talk) == Summary("1. search: a -> A\n2. end: answered", final=False)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1. ",
+        "1) ",
+        "(1) ",
+        "（1）",
+        "[1] ",
+        "1、",
+        "１．",
+        "① ",
+        "1: ",
+        "Step 1: ",
+        "**Step 1:** ",
+        "### 1. ",
+        "- 1. ",
+        "  12. ",
+        "第1步：",
+        "단계 1: ",
+        "١. ",
+    ],
+)
+def test_steps_are_numbered_in_many_ways(number):
+    assert steps(f"{number}look up\n{number}check") == ["look up", "check"]
+
+
+@pytest.mark.parametrize(
+    "line", ["1.5 million people", "1.1 sub-step", "12:30 departure", "In 2020: nothing", "10 results", "- a detail"]
+)
+def test_a_line_without_a_step_number_goes_on_with_the_step_before(line):
+    assert steps(f"1. look up\n\n   {line}\n2. check") == [f"look up {line}", "check"]
+
+
+def test_what_stands_before_the_first_number_is_dropped():
+    assert steps("# Workflow\n\nHere are the steps.\n```\n1. **Look** up\n---\n2. check\n```") == ["Look up", "check"]
+
+
+def test_bullets_are_steps_where_nothing_is_numbered():
+    assert steps("Steps\n- look up\n  with care\n- check") == ["look up with care", "check"]
+
+
+def test_the_last_step_of_a_reply_cut_off_is_dropped():
+    assert steps("1. look up\n2. che", finish="length") == ["look up"]
+    assert steps("1. look up\n2. che", finish="aborted") == ["look up"]
+
+
+@given(strategies.text(), strategies.sampled_from(["stop", "length", "aborted"]))
+def test_any_reply_gives_steps_of_one_line_or_none(text, finish):
+    assert all(step.strip() and len(step.splitlines()) == 1 for step in steps(text, finish))
+
+
+def test_a_trace_is_kept_as_it_is():
+    summary = asyncio.run(TraceCompressor(lambda episode: f"of {episode.question.text}").compress(episode()))
+    assert summary == Summary("of What is the capital of France?", final=True)
