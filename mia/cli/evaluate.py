@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from mia import wiring
+from mia.cli.drawing import progress
 from mia.cli.failures import failed
 from mia.errors import ConfigError
 from mia.evaluation.datasets import Dataset, read_dataset
@@ -69,24 +69,15 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
 
 
 async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int) -> list[Episode]:
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
     count = set(finished(folder))
     async with wiring.agent(settings, answer_key=dataset.answer_key) as agent:
-        with progress:
-            task = progress.add_task(dataset.name, total=len(dataset.questions), completed=len(count))
+        with progress() as bar:
+            task = bar.add_task(dataset.name, total=len(dataset.questions), completed=len(count))
 
             def advance(episode: Episode) -> None:
                 if not episode.failure:
                     count.add(episode.key.question_id)
-                    progress.update(task, completed=len(count))
+                    bar.update(task, completed=len(count))
 
             return await run(dataset.questions, agent, folder, concurrency=concurrency, progress=advance)
 

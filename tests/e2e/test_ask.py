@@ -95,7 +95,7 @@ def test_a_question_is_answered_with_sources_judged_remembered_and_recalled(mia,
     assert code == 0
     assert re.search(r"recall +1 successes, 0 failures", err)
     assert "Not judged" in out
-    code, out, _ = mia("memory", "stats")
+    code, out, _ = mia("memory", "stats", "--json")
     assert json.loads(out)["memories"] == 1
     assert [episode.answer for episode in runs(tmp_path)] == ["Romanian Leu"] * 2
 
@@ -182,7 +182,7 @@ def test_a_model_server_that_answers_garbage_fails_the_episode_and_nothing_is_re
     assert "not a JSON object" in err
     assert "Answer" not in out
     assert runs(tmp_path)[0].failure.service == "model"
-    assert json.loads(mia("memory", "stats")[1])["memories"] == 0
+    assert json.loads(mia("memory", "stats", "--json")[1])["memories"] == 0
     data = write_questions(tmp_path / "data.jsonl", 2)
     code, out, err = mia("eval", data, "--out", tmp_path / "run", MIA_MODEL=garbage)
     assert code == 5
