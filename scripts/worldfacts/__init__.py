@@ -1,0 +1,1 @@
+"""The world-facts generator: sources, facts, passages, chains, phrasings, questions, splits, files."""
