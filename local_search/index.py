@@ -8,38 +8,49 @@ holds the lock of the index folder alone, and whoever opens an index holds it wi
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import bm25s  # type: ignore[import-untyped]
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local_search.corpus import Documents, find_corpus, is_packed, reading, stamp
-from local_search.terms import terms, whole
+from local_search.parts import FORMAT, digest
+from local_search.postings import Postings
+from local_search.terms import Analyzer, whole
 from mia.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
     from mia.runtime.settings import SearchServiceSettings
 
-FORMAT = 2  # raise it when terms or files change their meaning
 MANIFEST = "manifest.json"
 LOCK = "lock"
 UNPACKED = "corpus.jsonl"
 OFFSETS = "offsets.npy"
+AUTO = "auto"
 QUERY_CHARACTERS = 4000
 LOCK_SECONDS = 600.0
 POLL_SECONDS = 0.1
 REBUILD = "Run `python -m local_search build`."
 
 _log = logging.getLogger(__name__)
+
+
+class FileStamp(BaseModel):
+    """A file as the build left it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    size: int
+    mtime_ns: int
+    sha256: str
 
 
 class Manifest(BaseModel):
@@ -52,12 +63,13 @@ class Manifest(BaseModel):
     size: int
     mtime_ns: int
     sha256: str
+    language: str
     k1: float
     b: float
     rows: int
     usable: int
     folder: str
-    files: dict[str, str]
+    files: dict[str, FileStamp]
 
 
 class Index:
@@ -65,8 +77,9 @@ class Index:
 
     def __init__(self, manifest: Manifest, folder: Path, corpus: Path) -> None:
         self.manifest = manifest
-        self._weights = bm25s.BM25.load(folder, mmap=True)
+        self._postings = Postings(folder)
         self._documents = Documents(corpus, np.load(folder / OFFSETS, mmap_mode="r"))
+        self._own = threading.local()  # what a search writes to
 
     @classmethod
     def open(cls, settings: SearchServiceSettings) -> Index:
@@ -93,15 +106,19 @@ class Index:
 
     def search(self, query: str, limit: int) -> list[tuple[dict[str, Any], float]]:
         """Return at most `limit` documents that share a term with the query, best first, each with its score."""
-        found = terms(query[:QUERY_CHARACTERS])
-        if not found:
-            return []
-        scores = self._weights.get_scores([*found, whole(found)])
-        limit = min(limit, len(scores))
-        # All rows of the lowest score that gets in, for a partition alone takes any of those that tie there.
-        rows = np.flatnonzero((scores > 0) & (scores >= np.partition(scores, -limit)[-limit]))
-        rows = rows[np.lexsort((rows, -scores[rows]))][:limit]
-        return [(self._documents[int(row)], float(scores[row])) for row in rows]
+        return self.read(self.find(query, limit))
+
+    def find(self, query: str, limit: int) -> list[tuple[int, float]]:
+        """Return rows as `search` returns documents."""
+        if not hasattr(self._own, "analyzer"):
+            self._own.analyzer = Analyzer(self.manifest.language)
+            self._own.scores = np.zeros(self.manifest.rows, np.float32)
+        terms = self._own.analyzer.terms(query[:QUERY_CHARACTERS])
+        return self._postings.best([*terms, whole(terms)], limit, self._own.scores) if terms else []
+
+    def read(self, found: Sequence[tuple[int, float]]) -> list[tuple[dict[str, Any], float]]:
+        """Read the documents of rows. Raises StorageError when the corpus is not what was indexed."""
+        return [(self._documents[row], score) for row, score in found]
 
     def check(self) -> None:
         """Raise StorageError when the corpus was changed since the index was opened."""
@@ -112,8 +129,11 @@ class Index:
         self._documents.close()
 
 
-def stale(settings: SearchServiceSettings) -> str:
+def stale(settings: SearchServiceSettings, *, thorough: bool = False) -> str:
     """Return why the index does not fit the corpus and the settings, or nothing when it does.
+
+    A file of the size and time that the build noted is taken for that file, and others are read and compared;
+    `thorough` reads all.
 
     Raises:
         InputError: the corpus cannot be read.
@@ -123,19 +143,38 @@ def stale(settings: SearchServiceSettings) -> str:
         manifest = read_manifest(settings.index)
     except StorageError as error:
         return error.message
+    return (
+        _misfit(manifest, settings)
+        or _changed(manifest, found, thorough=thorough)
+        or _damaged(manifest, settings, thorough=thorough)
+    )
+
+
+def _misfit(manifest: Manifest, settings: SearchServiceSettings) -> str:
     if manifest.format != FORMAT:
         return "another version of the program made it"
+    if settings.language not in (AUTO, manifest.language):
+        return f"it was made for another language ({manifest.language})"
     if (manifest.k1, manifest.b) != (settings.k1, settings.b):
         return "it was made with other values of k1 and b"
-    if (manifest.size, manifest.mtime_ns) != stamp(found):
-        with reading(found):
-            same = digest(found) == manifest.sha256
-        if not same:
-            return f"the corpus {found} is not the one that was indexed"
-    for name, expected in manifest.files.items():
+    return ""
+
+
+def _changed(manifest: Manifest, corpus: Path, *, thorough: bool) -> str:
+    if not thorough and (manifest.size, manifest.mtime_ns) == stamp(corpus):
+        return ""
+    with reading(corpus):
+        same = digest(corpus) == manifest.sha256
+    return "" if same else f"the corpus {corpus} is not the one that was indexed"
+
+
+def _damaged(manifest: Manifest, settings: SearchServiceSettings, *, thorough: bool) -> str:
+    for name, noted in manifest.files.items():
         file = settings.index / manifest.folder / name
-        if not file.is_file() or digest(file) != expected:
+        if not file.is_file() or file.stat().st_size != noted.size:
             return f"its file {name} is damaged or gone"
+        if (thorough or file.stat().st_mtime_ns != noted.mtime_ns) and digest(file) != noted.sha256:
+            return f"its file {name} is damaged"
     return ""
 
 
@@ -187,9 +226,3 @@ def read_manifest(index: Path) -> Manifest:
         raise StorageError("there is none yet", remedy=REBUILD) from cause
     except (OSError, ValidationError) as cause:
         raise StorageError(f"its {MANIFEST} cannot be read", remedy=REBUILD) from cause
-
-
-def digest(file: Path) -> str:
-    """Return the SHA-256 of a file, read piece by piece."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -18,7 +18,7 @@ Query = Annotated[str, BeforeValidator(_encodable)]
 class RetrieveRequest(BaseModel):
     """Queries to answer; `topk` null or 0 leaves the number of passages to the service."""
 
-    queries: list[Query] = Field(max_length=512)
+    queries: list[Query] = Field(max_length=4096)  # a training step asks for all its rollouts at once
     topk: int | None = Field(default=None, ge=0)
     return_scores: bool = False
 

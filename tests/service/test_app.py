@@ -482,3 +482,10 @@ def test_an_upload_above_the_limit_is_refused_over_a_real_socket():
     refused, alive = asyncio.run(go())
     assert refused.status_code == 413
     assert alive.status_code == 200
+
+
+def test_a_reply_in_two_pieces_is_not_held_back():
+    with runtime_app._bind("127.0.0.1", 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

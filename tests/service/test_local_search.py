@@ -5,7 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import httpx
 import pytest
@@ -116,7 +119,7 @@ def test_no_query_breaks_the_service(settings):
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"queries": "Aba"}, {"queries": [1]}, {"queries": ["a"] * 513}, {"queries": [], "topk": -1}]
+    "body", [{}, {"queries": "Aba"}, {"queries": [1]}, {"queries": ["a"] * 4097}, {"queries": [], "topk": -1}]
 )
 def test_a_request_that_is_not_valid_is_refused(settings, body):
     (response,) = retrieve(settings, body)
@@ -218,6 +221,151 @@ def test_the_program_builds_serves_and_rebuilds_when_the_corpus_changed(settings
     assert second == ([ABA], False)
     assert third[0][0]["id"] == "k"
     assert third[1]
+
+
+def post(url, body, **headers):
+    """Send JSON as the clients below do: no library of ours, no hints about the service."""
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})  # noqa: S310 - of the test's own server
+    with urlopen(request, timeout=30) as response:  # noqa: S310
+        return response.read().decode()
+
+
+def search_r1(url):
+    """Ask as Search-R1's trainer does: all questions of a batch, and the text of each made for the prompt."""
+    body = {"queries": ["Aba", "Lagos"], "topk": 3, "return_scores": True}
+    told = []
+    for hits in json.loads(post(url, body))["result"]:
+        reference = ""
+        for place, hit in enumerate(hits):
+            title, *text = hit["document"]["contents"].split("\n")
+            reference += f"Doc {place + 1}(Title: {title}) {chr(10).join(text)}\n"
+        told.append(reference)
+    return told
+
+
+def search_tool_of_verl(url):
+    """Ask as verl's search tool does: one rollout's list of queries, and results counted by list."""
+    body = {"queries": ["Aba"], "topk": 3, "return_scores": True}
+    raw = json.loads(post(url, body, Accept="application/json")).get("result", [])
+    pretty = [
+        "".join(
+            f"Doc {place + 1} (Title: {hit['document']['contents'].split(chr(10))[0]})"
+            for place, hit in enumerate(hits)
+        )
+        for hits in raw
+    ]
+    return {"result": pretty, "total_results": sum(len(hits) for hits in raw)}
+
+
+def local_tool_of_the_release(url):
+    """Ask as the released agent's local tool does: topk null, and titles stripped of their quotes."""
+    result = json.loads(post(url, {"queries": ["Aba"], "topk": None, "return_scores": True}))["result"]
+    return [
+        f"Doc {place + 1}(Title: {hit['document']['contents'].split(chr(10))[0].strip(chr(34))})"
+        for place, hit in enumerate(result[0])
+    ]
+
+
+def plain_documents(url):
+    """Ask without scores, which the released service failed at."""
+    return [
+        document["id"]
+        for document in json.loads(post(url, {"queries": ["Aba"], "topk": 1, "return_scores": False}))["result"][0]
+    ]
+
+
+def test_clients_in_use_work_over_a_port_however_they_write_the_address(settings):
+    async def go():
+        process, lines = await started("--corpus", str(settings.corpus), "--index", str(settings.index), "--port", "0")
+        base = f"http://127.0.0.1:{lines[-1]['port']}"
+        clients = (search_r1, search_tool_of_verl, local_tool_of_the_release, plain_documents)
+        try:
+            for path in ("/retrieve", "/retrieve/", "//retrieve"):
+                told = [await asyncio.to_thread(client, base + path) for client in clients]
+                assert told == [
+                    ['Doc 1(Title: "Aba") Aba is a city in Nigeria.\n', 'Doc 1(Title: "Lagos") Lagos is a city.\n'],
+                    {"result": ['Doc 1 (Title: "Aba")'], "total_results": 1},
+                    ["Doc 1(Title: Aba)"],
+                    ["a"],
+                ]
+            return await asyncio.to_thread(post, base + "/retrieve", {"queries": ["巴黎"], "return_scores": True})
+        finally:
+            process.terminate()
+            await process.communicate()
+
+    async def within():
+        async with asyncio.timeout(60):
+            return await go()
+
+    raw = asyncio.run(within())
+    head, tail = '{"result":[[{"document":', "}]]}"
+    contents = r'{"contents":"\"巴黎\"\n巴黎是法国的首都。","title":"巴黎","text":"巴黎是法国的首都。"},"score":'
+    assert raw.startswith(head + contents)
+    assert float(raw.removeprefix(head + contents).removesuffix(tail)) > 0
+
+
+def test_the_same_query_again_is_known_and_counted(settings):
+    build(settings)
+
+    async def go():
+        async with client_of(create_app(settings)) as client:
+            answers = [
+                (await client.post("/retrieve", json={"queries": ["Aba"], "topk": topk})).json() for topk in (1, 1, 2)
+            ]
+            return answers, (await client.get("/metrics")).text
+
+    (first, again, more), metrics = asyncio.run(go())
+    assert first == again == more == {"result": [[ABA]]}
+    assert 'mia_search_answers_total{known="yes"} 1.0' in metrics
+    assert 'mia_search_answers_total{known="no"} 2.0' in metrics
+
+
+def test_a_known_answer_of_a_corpus_that_changed_is_not_given(settings):
+    build(settings)
+
+    async def go():
+        async with client_of(create_app(settings)) as client:
+            await client.post("/retrieve", json={"queries": ["Aba"]})
+            settings.corpus.write_text("")
+            return await client.post("/retrieve", json={"queries": ["Aba"]})
+
+    assert asyncio.run(go()).status_code == 503
+
+
+def test_a_request_that_takes_too_long_ends_at_its_deadline(settings, monkeypatch):
+    build(settings)
+    answered = threading.Event()
+    monkeypatch.setattr(Index, "find", lambda self, query, limit: answered.wait(10) and [])
+    settings = settings.model_copy(update={"seconds": 0.05, "threads": 1})
+
+    async def go():
+        async with client_of(create_app(settings)) as client:
+            response = await client.post("/retrieve", json={"queries": ["Aba"] * 40})
+            answered.set()
+            return response
+
+    response = asyncio.run(go())
+    assert response.status_code == 503
+    assert "MIA_SEARCH_SECONDS" in response.json()["error"]["remedy"]
+
+
+def test_the_check_finds_what_is_not_as_it_was_built(settings, capsys):
+    options = ["--corpus", str(settings.corpus), "--index", str(settings.index)]
+    assert main(["check", *options]) == 4
+    assert main(["build", *options]) == 0
+    assert main(["check", *options]) == 0
+    before = settings.corpus.stat()
+    settings.corpus.write_bytes(settings.corpus.read_bytes().replace(b"Lagos", b"Kanos"))
+    os.utime(settings.corpus, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert main(["check", *options]) == 4
+    assert "not the one that was indexed" in capsys.readouterr().err
+
+
+def test_the_launch_script_rehearses_its_command(tmp_path):
+    script = Path(__file__).parents[2] / "local_search" / "run.sh"
+    environment = {**os.environ, "DRY_RUN": "1", "VENV": str(tmp_path / "none"), "CORPUS_PATH": "my.jsonl.gz"}
+    done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert "-m local_search serve --corpus my.jsonl.gz" in done.stdout
 
 
 @pytest.mark.parametrize(("command", "code", "words"), [("build", 2, "no corpus"), ("serve", 2, "no corpus")])

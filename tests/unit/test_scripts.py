@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["install.sh", "scripts/check.sh", "scripts/test.sh", "scripts/quickstart.sh"]
+COMMANDS = ["install.sh", "scripts/check.sh", "scripts/test.sh", "scripts/quickstart.sh", "local_search/run.sh"]
 
 
 def bash(*arguments, **environment):
@@ -35,6 +35,7 @@ def test_help_tells_the_usage(script):
         (["scripts/test.sh", "house"], "bash tests/ci/10_house.sh"),
         (["scripts/quickstart.sh", "3"], "bin/mia eval data/worldfacts/dev.jsonl --limit 3"),
         (["tests/ci/20_unit.sh"], "-m pytest tests/unit tests/service"),
+        (["local_search/run.sh"], "-m local_search serve --corpus data/worldfacts/corpus.jsonl"),
         ([".ci/run"], "bash tests/ci/30_e2e.sh"),
     ],
 )

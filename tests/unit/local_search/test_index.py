@@ -8,17 +8,24 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
+from random import Random
 
+import bm25s
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from local_search import build as build_module
 from local_search import index as index_module
-from local_search.build import build, prepare
-from local_search.index import LOCK, MANIFEST, Index, locked, stale
-from mia.errors import InputError, StorageError
+from local_search import parts as parts_module
+from local_search import postings as postings_module
+from local_search.build import PARTS, build, prepare
+from local_search.index import LOCK, MANIFEST, Index, locked, read_manifest, stale
+from mia.errors import ConfigError, InputError, StorageError
 from mia.runtime.settings import SearchServiceSettings, load
 
 LINES = [
@@ -159,9 +166,14 @@ def test_other_settings_damage_and_absence_are_noticed(settings):
     manifest = build(settings)
     assert stale(settings) == ""
     assert "k1" in stale(settings.model_copy(update={"k1": 1.5}))
-    data = settings.index / manifest.folder / "data.csc.index.npy"
-    data.write_bytes(data.read_bytes()[:-1] + b"\0")
-    assert "data.csc.index.npy" in stale(settings)
+    assert "another language" in stale(settings.model_copy(update={"language": "german"}))
+    data = settings.index / manifest.folder / "weights.npy"
+    whole = data.read_bytes()
+    for damaged in (whole[:-1] + b"\0", whole[:-1]):
+        data.write_bytes(damaged)
+        assert "weights.npy is damaged" in stale(settings)
+    data.unlink()
+    assert "weights.npy is damaged or gone" in stale(settings)
     (settings.index / MANIFEST).write_text("{}")
     assert MANIFEST in stale(settings)
     prepare(settings).close()
@@ -228,10 +240,11 @@ def test_a_build_ended_by_a_signal_keeps_the_index_and_leaves_nothing_after_the_
     build(settings)
     script = f"""
 import os, pathlib, signal
-import local_search.build as made
+import local_search.parts as made
+from local_search.build import build
 from mia.runtime.settings import SearchServiceSettings, load
-made.terms = lambda text: os.kill(os.getpid(), signal.SIGKILL)
-made.build(load(SearchServiceSettings, corpus=pathlib.Path({str(settings.corpus)!r}), index=pathlib.Path({str(settings.index)!r})))
+made.parse = lambda line: os.kill(os.getpid(), signal.SIGKILL)
+build(load(SearchServiceSettings, corpus=pathlib.Path({str(settings.corpus)!r}), index=pathlib.Path({str(settings.index)!r})))
 """
     ended = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL
@@ -303,29 +316,195 @@ def test_a_lock_that_is_never_free_ends_in_a_storage_error(settings, monkeypatch
 def test_what_the_file_system_refuses_at_opening_is_a_storage_error_with_a_remedy(settings, monkeypatch):
     manifest = build(settings)
     monkeypatch.setattr(index_module, "stale", lambda settings: "")
-    (settings.index / manifest.folder / "params.index.json").unlink()
-    with pytest.raises(StorageError, match="params") as caught:
+    (settings.index / manifest.folder / "terms.npy").unlink()
+    with pytest.raises(StorageError, match="terms") as caught:
         Index.open(settings)
     assert "build" in caught.value.remedy
 
 
-def test_a_start_reads_every_file_of_the_index_once(settings, monkeypatch):
-    manifest = build(settings)
-    read = []
-    digest = index_module.digest
-    monkeypatch.setattr(index_module, "digest", lambda file: read.append(file.name) or digest(file))
+def counted(monkeypatch, module, name):
+    """Count the calls of a function."""
+    calls = []
+    function = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *given: calls.append(given) or function(*given))
+    return calls
+
+
+def test_an_index_as_it_was_built_is_opened_without_reading_it(settings, monkeypatch):
+    build(settings)
+    read = counted(monkeypatch, index_module, "digest")
     prepare(settings).close()
-    assert sorted(read) == sorted(manifest.files)
+    assert read == []
+
+
+def test_an_index_that_was_copied_is_read_and_opened(settings, monkeypatch):
+    manifest = build(settings)
+    for file in (settings.index / manifest.folder).iterdir():
+        os.utime(file, ns=(1, 1))
+    read = counted(monkeypatch, index_module, "digest")
+    prepare(settings).close()
+    assert sorted(file.name for (file,) in read) == sorted(manifest.files)
+    assert read_manifest(settings.index) == manifest
+
+
+def test_damage_that_leaves_no_trace_is_found_by_a_thorough_look(settings):
+    manifest = build(settings)
+    file = settings.index / manifest.folder / "rows.npy"
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert stale(settings) == ""
+    assert "rows.npy is damaged" in stale(settings, thorough=True)
 
 
 def test_a_corpus_that_changes_while_it_is_read_is_refused(settings, monkeypatch):
-    parse = build_module.parse
+    parse = parts_module.parse
 
     def parse_and_touch(line):
         os.utime(settings.corpus, ns=(1, 1))
         return parse(line)
 
-    monkeypatch.setattr(build_module, "parse", parse_and_touch)
+    monkeypatch.setattr(parts_module, "parse", parse_and_touch)
     with pytest.raises(InputError, match="changed while"):
         build(settings)
+    assert [found.name for found in settings.index.iterdir()] == [LOCK]
+
+
+def many(settings, count=200):
+    rows = ({"id": row, "contents": f'"Title {row}"\nWord{row} of {"many words " * (row % 5)}'} for row in range(count))
+    written(settings.corpus, [*rows, "{", {"id": 3, "contents": "again"}])
+
+
+def files_of(settings, manifest):
+    return {file.name: file.read_bytes() for file in (settings.index / manifest.folder).iterdir()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_index_is_the_same_in_whatever_parts_and_blocks_it_was_made(settings, monkeypatch, workers, caplog):
+    many(settings)
+    settings = settings.model_copy(update={"workers": workers})
+    once = files_of(settings, build(settings))
+    monkeypatch.setattr(parts_module, "PART_BYTES", 500)
+    monkeypatch.setattr(build_module, "PART_BYTES", 500)
+    monkeypatch.setattr(postings_module, "BLOCK", 10)
+    caplog.clear()
+    manifest = build(settings)
+    assert files_of(settings, manifest) == once
+    assert (manifest.rows, manifest.usable) == (202, 201)
+    assert "1 not JSON (line 201)" in caplog.text
+    assert "1 repeat an id, and are kept (line 202)" in caplog.text
+    assert not (settings.index / PARTS).exists()
+
+
+def test_a_build_that_was_stopped_goes_on(settings, monkeypatch):
+    many(settings)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 500)
+    count = parts_module.count
+    done = []
+
+    def count_some(lines, language, folder):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(folder)
+        count(lines, language, folder)
+
+    monkeypatch.setattr(parts_module, "count", count_some)
+    with pytest.raises(KeyboardInterrupt):
+        build(settings)
     assert folders(settings) == []
+    (done[0] / "terms.npy").write_bytes(b"")
+    monkeypatch.setattr(parts_module, "count", count)
+    counted_now = counted(monkeypatch, parts_module, "count")
+    stopped = files_of(settings, build(settings))
+    assert done[0] in {folder for _, _, folder in counted_now}
+    assert not {folder for _, _, folder in counted_now} & set(done[1:])
+    assert files_of(settings, build(settings)) == stopped
+
+
+@pytest.mark.parametrize("limit", [1, 3, 20, 500])
+def test_scores_are_those_of_bm25s_whatever_is_left_unread(settings, limit):
+    random = Random(limit)  # noqa: S311 - to be the same each time
+    words = [f"w{int(1.2**power)}x{power}" for power in range(30) for _ in range(2 ** (power // 4))]
+    rows = [" ".join(random.choices(words, k=random.randrange(1, 40))) for _ in range(500)]
+    written(settings.corpus, [{"contents": f'""\n{text}'} for text in rows])
+    settings = settings.model_copy(update={"language": "none"})
+    build(settings)
+    peer = bm25s.BM25(k1=settings.k1, b=settings.b)
+    peer.index([[*row.split(), "="] for row in rows], show_progress=False)
+    with closing(Index.open(settings)) as index:
+        for _ in range(40):
+            query = random.choices(words, k=random.randrange(1, 9))
+            expected = peer.get_scores(query)
+            best = np.sort(expected[expected > 0])[::-1][:limit]
+            found = index.find(" ".join(query), limit)
+            assert [score for _, score in found] == pytest.approx(best.tolist(), rel=1e-4)
+            assert [score for _, score in found] == pytest.approx([expected[row] for row, _ in found], rel=1e-4)
+
+
+def test_a_language_is_told_or_given_and_kept(settings):
+    lines = [
+        {"id": "h", "contents": '"Häuser"\nDie Häuser der Stadt und die Straßen in der Nacht sind nicht sehr hell.'}
+    ]
+    written(settings.corpus, lines)
+    assert build(settings).language == "german"
+    assert ids(settings, "Haus") == ["h"]
+    assert build(settings.model_copy(update={"language": "none"})).language == "none"
+    assert ids(settings, "Haus") == []
+    with pytest.raises(ConfigError, match="no language") as caught:
+        build(settings.model_copy(update={"language": "klingon"}))
+    assert "german" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("東京タワーは東京都港区にある電波塔で、高さは三百三十三メートルです。", "電波塔"),
+        ("กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและมีแม่น้ำเจ้าพระยาไหลผ่าน", "เจ้าพระยา"),
+        ("서울은 대한민국의 수도이며 한강이 도시를 가로지른다.", "한강"),
+        ("Αθήνα είναι η πρωτεύουσα της Ελλάδας", "ΠΡΩΤΕΎΟΥΣΑ"),
+        ("Київ — столиця України", "столиця"),
+    ],
+)
+def test_words_inside_sentences_of_any_script_are_found(settings, text, query):
+    written(settings.corpus, [*LINES, {"id": "x", "contents": text}])
+    build(settings)
+    assert ids(settings, query)[0] == "x"
+
+
+def test_a_counting_process_that_is_ended_from_outside_is_a_storage_error(monkeypatch):
+    monkeypatch.setattr(parts_module, "count", os._exit)
+    with pytest.raises(StorageError, match="ended from outside") as caught:
+        parts_module.count_all([(9,), (9,)], 2)
+    assert "MIA_SEARCH_WORKERS=1" in caught.value.remedy
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads the state of a process from /proc")
+def test_counting_processes_do_not_outlive_a_build_that_was_killed(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text("""
+import multiprocessing, os, signal, sys, time
+from local_search import parts
+
+def count(path, *_):
+    path.write_text(str(os.getpid()))
+    time.sleep(60)
+
+def tasks(folder):
+    yield (folder / "one",)
+    while not (folder / "one").exists() or not (folder / "one").read_text():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    from pathlib import Path
+    parts.count = count
+    parts.count_all(tasks(Path(sys.argv[1])), 2)
+""")
+    subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60, check=False)
+    process = Path("/proc") / (tmp_path / "one").read_text()
+    for _ in range(1000):
+        state = (process / "stat").read_text().split()[2] if process.exists() else "Z"
+        if state == "Z":
+            break
+        time.sleep(0.01)
+    assert state == "Z"
