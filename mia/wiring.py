@@ -147,7 +147,7 @@ def memory(settings: RoleSettings, chat: ChatModels) -> Iterator[Memory]:
     if settings.memory == "none":
         yield NoMemory()
         return
-    encoder = load_encoder(settings.encoder, settings.encoder_device)
+    vectors = encoder(settings)
     rule = RecallRule(
         score=settings.score,
         each=settings.recall_each,
@@ -155,10 +155,10 @@ def memory(settings: RoleSettings, chat: ChatModels) -> Iterator[Memory]:
         exclude_same_question=settings.benchmark,
         by_category=settings.categories == "model",
     )
-    bank = Bank.open(settings.memory_path, encoder)
+    bank = Bank.open(settings.memory_path, vectors)
     captions = settings.caption == "auto" and settings.vision
     describer = Describer(chat, bank.storage, captions=captions, categories=rule.by_category)
-    with closing(Manager(bank, encoder, _compressor(settings, chat), rule, describer)) as kept:
+    with closing(Manager(bank, vectors, _compressor(settings, chat), rule, describer)) as kept:
         yield kept
 
 

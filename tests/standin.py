@@ -1,7 +1,8 @@
 """A stand-in for a model server, over real HTTP: python tests/standin.py [--delay S] [--answers JSON] [--garbage].
 
 It plays planner and executor: one plan, `--searches` searches with the question as query, then the answer that
-of answers has for a piece of the question, then "no" to replanning. Its first line of output is its port.
+of answers has for a piece of the question, then "no" to replanning. As Memory Manager it writes nothing of
+use. Its first line of output is its port.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Policy:
         texts = [m["content"] if isinstance(m["content"], str) else m["content"][0]["text"] for m in messages]
         if texts[0].startswith("You are the planner"):
             return "no" if "### Round" in texts[-1] else "1. Search for the subject.\n2. Give the final answer."
+        if texts[0].startswith("You write the memory"):
+            return "I have nothing to write."
         question = re.search(r"Question: (.*)", texts[1]).group(1)
         if sum("<tool_call>" in m for m in texts[2:]) < self.searches and "No more tool calls" not in texts[-1]:
             call = {"name": "search", "arguments": {"query_list": [question]}}

@@ -72,7 +72,8 @@ async def _run(settings: RoleSettings, question: Question, truth: list[str] | No
         "models": await wiring.served(settings),
         "prompts": fingerprint(),
     }
-    folder = RunFolder.create(settings.home / new_id("ask"), made_by)
+    run = new_id("ask")
+    folder = RunFolder.create(settings.home / run, made_by, run)
     async with wiring.agent(settings, answer_key=answer_key, listener=LiveView(console)) as agent:
         episode = await agent.run(question, Key(run=folder.id, question_id=question.id))
     folder.append(episode)

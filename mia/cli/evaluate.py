@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from mia import wiring
-from mia.cli.drawing import progress
+from mia.cli.drawing import counted, progress, say
 from mia.cli.failures import failed
 from mia.errors import ConfigError
 from mia.evaluation.datasets import Dataset, read_dataset
 from mia.evaluation.report import outcome, report
 from mia.evaluation.runner import finished, run
+from mia.memory.manager import Manager
 from mia.prompts import fingerprint
 from mia.runs.folder import RunFolder, new_id
 from mia.runtime.settings import RoleSettings, load
@@ -35,6 +36,7 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
         int, typer.Option(min=1, help="Questions at once; with 1 each sees the memories of all before it.")
     ] = 1,
     out: Annotated[Path | None, typer.Option(help="Run folder; naming one again resumes it.")] = None,
+    run_id: Annotated[str, typer.Option(help="Id of a new run; the same id repeats a run's seeds.")] = "",
     memory_path: Annotated[Path | None, typer.Option(help="Memory to use. [default: a fresh one in the run]")] = None,
     model: Annotated[str | None, typer.Option(help="URL of a model server ending in /v1. [MIA_MODEL]")] = None,
     search_url: Annotated[str | None, typer.Option(help="URL of a search service. [MIA_SEARCH_URL]")] = None,
@@ -46,7 +48,7 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
     settings = load(RoleSettings, model=model, search_url=search_url, memory_path=memory_path, benchmark=True)
     if settings.judge == "none":
         raise ConfigError("An evaluation needs a judge.", remedy="Set MIA_JUDGE to exact or truth.")
-    path = out or settings.home / new_id("eval")
+    path = out or settings.home / (run_id := run_id or new_id("eval"))
     if memory_path is None:
         settings = settings.model_copy(update={"memory_path": path / "memory.sqlite"})
     dataset = read_dataset(data, settings, limit)
@@ -60,15 +62,21 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
         "prompts": fingerprint(),
         "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
     }
-    folder = RunFolder.create(path, made_by)
-    episodes = asyncio.run(_run(settings, dataset, folder, concurrency))
+    folder = RunFolder.create(path, made_by, run_id)
+    episodes, missed = asyncio.run(_run(settings, dataset, folder, concurrency))
     _show(dataset, episodes, folder)
+    if missed:
+        wanted = ", ".join(counted(count, noun) for noun, count in sorted(missed.items()))
+        say(f"a model was asked for the memory and failed to write: {wanted}")
     failures = [episode.failure for episode in episodes if episode.failure]
     if failures:
         raise failed(failures[0])
 
 
-async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int) -> list[Episode]:
+async def _run(
+    settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int
+) -> tuple[list[Episode], Counter[str]]:
+    """Return the episodes, and what a model was asked for by the memory and did not bring."""
     count = set(finished(folder))
     async with wiring.agent(settings, answer_key=dataset.answer_key) as agent:
         with progress() as bar:
@@ -79,7 +87,8 @@ async def _run(settings: RoleSettings, dataset: Dataset, folder: RunFolder, conc
                     count.add(episode.key.question_id)
                     bar.update(task, completed=len(count))
 
-            return await run(dataset.questions, agent, folder, concurrency=concurrency, progress=advance)
+            episodes = await run(dataset.questions, agent, folder, concurrency=concurrency, progress=advance)
+        return episodes, agent.memory.counts if isinstance(agent.memory, Manager) else Counter()
 
 
 def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:

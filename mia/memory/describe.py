@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from mia.errors import InputError, OutOfRoom, StorageError, UpstreamError
 from mia.memory.compress import count_words, cut_words
+from mia.memory.threads import waited
 from mia.prompts import fill
 from mia.text import disarm
 from mia.types import CATEGORIES, OTHERS, Message, Want
@@ -36,7 +37,7 @@ class Notes(Protocol):
         ...
 
     def keep_note(self, kind: str, key: str, text: str, model: str) -> None:
-        """Keep what `model` said; once this returns it is there to stay. Keeping it again changes nothing."""
+        """Keep what `model` said; once this returns it is on disk, in the place of what was there."""
         ...
 
 
@@ -57,14 +58,14 @@ class _Inquiry(NamedTuple):
 
 
 class Describer:
-    """Asks for captions and categories as far as each is wanted. Without `models` nothing is found out.
+    """Asks for captions and categories as far as each is wanted.
 
     `role` is the model that sees images, the Manager's model names categories. `failures` counts, by kind, requests
     that brought nothing usable: those are not kept, so the next question asks again.
     """
 
     def __init__(
-        self, models: Models | None, notes: Notes, *, captions: bool, categories: bool, role: Role = "executor"
+        self, models: Models, notes: Notes, *, captions: bool, categories: bool, role: Role = "executor"
     ) -> None:
         self._models = models
         self._notes = notes
@@ -83,39 +84,39 @@ class Describer:
             StorageError: the notes cannot be read or written.
         """
         caption, category = question.caption, ""
-        if self._models and self._captions and question.images and not caption.strip():
+        if self._captions and question.images and not caption.strip():
             key = _key(*(image.sha256 for image in question.images))
             message = Message(role="user", text=fill("caption"), images=question.images)
-            caption = await self._find(self._models, _Inquiry("caption", key, self._role, message))
-        if self._models and self._categories:
+            caption = await self._find(_Inquiry("caption", key, self._role, message))
+        if self._categories:
             text = fill("category", question=disarm(question.text), caption=disarm(caption) or "(none)")
             message = Message(role="user", text=text)
             inquiry = _Inquiry("category", _key(question.text, caption), "manager", message)
-            category = await self._find(self._models, inquiry)
+            category = await self._find(inquiry)
         return Description(caption, category or OTHERS)
 
-    async def _find(self, models: Models, inquiry: _Inquiry) -> str:
+    async def _find(self, inquiry: _Inquiry) -> str:
         """Return an answer that all who need it at the same time share, and that none of them ends by giving up."""
         at = inquiry.kind, inquiry.key
         if at not in self._asking:
-            self._asking[at] = task = asyncio.create_task(self._ask(models, inquiry))
+            self._asking[at] = task = asyncio.create_task(self._ask(inquiry))
             task.add_done_callback(lambda _: self._asking.pop(at))
         return await asyncio.shield(self._asking[at])
 
-    async def _ask(self, models: Models, inquiry: _Inquiry) -> str:
-        known = await asyncio.to_thread(self._notes.note, inquiry.kind, inquiry.key)
+    async def _ask(self, inquiry: _Inquiry) -> str:
+        known = await waited(None, self._notes.note, inquiry.kind, inquiry.key)
         if known is not None:
             return known
         # The seed is the question's own, not an episode's: whichever of its rollouts asks first gets the same answer.
         want = Want(max_tokens=_MAX_TOKENS, deadline=_SECONDS, seed=int(inquiry.key[:8], 16) >> 1)
         try:
-            said = await models.open(inquiry.role, SYSTEM).say(inquiry.message, want)
+            said = await self._models.open(inquiry.role, SYSTEM).say(inquiry.message, want)
         except (UpstreamError, OutOfRoom, InputError, StorageError):  # the latter two: no vision, or no such image
             self.failures[inquiry.kind] += 1
             return ""
         text = parse_caption(said) if inquiry.kind == "caption" else parse_category(said.text)
         if text:
-            await asyncio.to_thread(self._notes.keep_note, inquiry.kind, inquiry.key, text, said.model)
+            await waited(None, self._notes.keep_note, inquiry.kind, inquiry.key, text, said.model)
         else:
             self.failures[inquiry.kind] += 1
         return text

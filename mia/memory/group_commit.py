@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mia.errors import StorageError
+from mia.memory.threads import waited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +51,11 @@ class GroupCommit(Generic[T]):
         """Return when a record is on disk.
 
         Raises:
-            StorageError: it cannot be written; nothing of it was.
+            StorageError: it cannot be written, and nothing of it was; or not in time, and then it may be later.
         """
         waiting = _Waiting(record)
         self._queue.append(waiting)
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._until, waiting)
+        await waited(self._writer, self._until, waiting)
         if waiting.error:
             raise waiting.error
 

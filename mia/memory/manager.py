@@ -16,6 +16,7 @@ from mia.memory.describe import Description
 from mia.memory.exploration import choose, correct, graded
 from mia.memory.group_commit import GroupCommit
 from mia.memory.recall import Query, RecallRule, rank
+from mia.memory.threads import waited
 from mia.memory.twins import settle, twin
 from mia.memory.writing import Credit, Fresh, Vectors, episode_json, episode_key, group_key
 from mia.types import OTHERS, PlanPair, Recall, Workflow
@@ -77,7 +78,7 @@ class _Rewritten:
 class Manager:
     """Plays the Memory role over a bank. Ranking calls no model; writing goes through one thread.
 
-    `counts` holds what went wrong and was passed over: `compression`, a model that wrote no workflow (a stand-in is
+    `counts` holds what went wrong and was passed over: `workflow`, a model that wrote none (a stand-in is
     kept, and written again later), and `caption` and `category`, which were left empty.
     """
 
@@ -216,7 +217,7 @@ class Manager:
             self._drafts = True
 
     async def _reading(self, call: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *arguments)
+        return await waited(self._readers, call, *arguments)
 
     async def _describe(self, question: Question) -> Description:
         if self._describer is None:
@@ -226,7 +227,8 @@ class Manager:
     def _recall(self, question: Question, category: str) -> Recall:
         snapshot, vectors = self.bank.snapshot(), self._vectors(question.text, question.caption)
         origin, bucket = self.bank.origin(question.id), self.bank.category(category)
-        query = Query(*vectors, origin, text_only=not question.images, category=bucket)
+        worded = not question.images or bool(question.caption.strip())
+        query = Query(*vectors, origin, worded=worded, category=bucket)
         ranking = rank(snapshot, query, self._rule)
         found = self.bank.storage.fetch([memory_id for memory_id, _ in (*ranking.successes, *ranking.failures)])
         # Another process may have forgotten one since the snapshot: what is gone is not shown.
@@ -256,7 +258,7 @@ class Manager:
         vectors = await self._reading(self._vectors, question.text, question.caption)
         if summary.final:
             return Fresh(workflow, twin(question), vectors)
-        self._failures["compression"] += 1
+        self._failures["workflow"] += 1
         return Fresh(workflow, twin(question), vectors, draft=await self._reading(episode_json, episode))
 
     async def _finish_draft(self) -> None:

@@ -61,12 +61,15 @@ class Snapshot:
 
 
 class Query(NamedTuple):
-    """A question as vectors; `origin` and `category` are its numbers in the bank, None when the bank knows none."""
+    """A question as vectors; `origin` and `category` are its numbers in the bank, None when the bank knows none.
+
+    `worded` tells whether words alone say what is asked: there are no images, or a caption tells what they show.
+    """
 
     question: Vectors
     caption: Vectors
     origin: int | None = None
-    text_only: bool = True
+    worded: bool = True
     category: int | None = None
 
     @property
@@ -98,7 +101,7 @@ def rank(snapshot: Snapshot, query: Query, rule: RecallRule) -> Ranking:
     """
     similarity, bucket = similarities(snapshot, query), snapshot.alive
     if rule.exclude_same_question:
-        if query.text_only:  # the same words may have been asked under another id; hiding too much is the safe side
+        if query.worded:  # the same words may have been asked under another id; hiding too much is the safe side
             bucket = bucket & (similarity < TWIN)
         if query.origin is not None:
             bucket = bucket & (snapshot.origins != query.origin)

@@ -44,9 +44,9 @@ def prepare(connection: sql.Connection, path: Path) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if revision not in known:
         raise StorageError(
-            f"The file {path} has the form of {f'memory bank {revision}' if revision else 'no memory bank'}; "
-            f"this version of MIA knows {', '.join(sorted(known))}.",
-            remedy="Use the version of MIA that made it, or set MIA_MEMORY_PATH to another file.",
+            f"The file {path} is no memory bank that this version of MIA can read: its form is "
+            f"{revision or 'unknown'}, not {', '.join(sorted(known))}.",
+            remedy="Move it away, or set MIA_MEMORY_PATH to another file; the version of MIA that made it can read it.",
         )
     command.upgrade(config, "head")
 

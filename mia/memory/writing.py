@@ -98,12 +98,12 @@ class Writing:
         """Count one use, and one win if it was one, for each memory shown; ids that are gone are passed over."""
         uses = Counter(memory_id for vote in votes for memory_id in set(vote.shown))
         wins = Counter(memory_id for vote in votes if vote.won for memory_id in set(vote.shown))
-        present = self.get({*uses, *(memory_id for vote in votes for memory_id in vote.withheld)})
-        wanted = {
-            memory.id: {"uses": memory.uses + uses[memory.id], "wins": memory.wins + wins[memory.id]}
-            for memory in present.values()
-        }
-        self._update("credit", memories, wanted)
+        columns, present = memories.c, {}
+        for some in portions(possible({*uses, *(memory_id for vote in votes for memory_id in vote.withheld)})):
+            counts = sql.select(columns.id, columns.uses, columns.wins).where(columns.alive, columns.id.in_(some))
+            for row in self._connection.execute(counts):
+                present[row.id] = {"uses": row.uses + uses[row.id], "wins": row.wins + wins[row.id]}
+        self._update("credit", memories, present)
         rows = [
             {"memory_id": memory_id, "withheld": withheld, "won": vote.won}
             | {"episode": vote.episode, "question_id": vote.question_id}
@@ -304,8 +304,10 @@ class Writing:
         """Give rows these values, where they are not theirs already."""
         before: dict[int, dict[str, Any]] = {}
         alike: dict[tuple[bool, tuple[str, ...]], list[dict[str, Any]]] = defaultdict(list)
+        touched = sorted({name for values in wanted.values() for name in values})
+        present = sql.select(table.c.id, *(table.c[name] for name in touched))
         for some in portions(wanted):
-            for row in self._connection.execute(sql.select(table).where(table.c.id.in_(some))).mappings():
+            for row in self._connection.execute(present.where(table.c.id.in_(some))).mappings():
                 now = {name: value for name, value in wanted[row["id"]].items() if row[name] != value}
                 if now:
                     before[row["id"]] = {name: row[name] for name in now}

@@ -8,6 +8,7 @@ import os
 import platform
 import secrets
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,10 +52,10 @@ class RunFolder:
         self.path = path
         self._episodes = path / "episodes.jsonl"
 
-    @property
+    @cached_property
     def id(self) -> str:
-        """The run's id: the folder's name."""
-        return self.path.name
+        """The run's id, by which its episodes are known to every memory: no other run has it, whatever its folder."""
+        return str(self.manifest["id"])
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -68,8 +69,10 @@ class RunFolder:
         return dict(found)
 
     @classmethod
-    def create(cls, path: Path, made_by: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path, made_by: Mapping[str, Any], id: str = "") -> RunFolder:  # noqa: A002
         """Make the folder with its manifest, or go on with one made by the same settings, prompts, data and code.
+
+        A new run takes `id`, or else one made of the folder's name.
 
         Raises:
             InputError: the folder holds a run that was made differently, so going on would mix two experiments.
@@ -90,7 +93,7 @@ class RunFolder:
             return run
         manifest = {
             "schema": _SCHEMA,
-            "id": run.id,
+            "id": id or f"{path.name}-{secrets.token_hex(4)}",
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "version": mia.__version__,
             "python": platform.python_version(),

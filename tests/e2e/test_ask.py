@@ -258,6 +258,15 @@ def test_an_evaluation_counts_every_question_and_resumes(mia, tmp_path):
     assert "other topk" in err
 
 
+def test_an_evaluation_tells_what_the_managers_model_did_not_write_and_keeps_all(mia, tmp_path):
+    data = write_questions(tmp_path / "data.jsonl", 3)
+    code, out, err = mia("eval", data, "--out", tmp_path / "run", MIA_COMPRESSION="model")
+    assert code == 0, err
+    assert "failed to write: 3 workflows" in out
+    code, out, _ = mia("memory", "stats", "--json", MIA_MEMORY_PATH=tmp_path / "run" / "memory.sqlite")
+    assert (json.loads(out)["memories"], json.loads(out)["drafts"]) == (3, 3)
+
+
 def test_an_evaluation_killed_in_the_middle_goes_on_where_it_was(mia, tmp_path, processes, search):
     slow = standin(processes, "--delay", "0.1")
     data = write_questions(tmp_path / "data.jsonl", 12)

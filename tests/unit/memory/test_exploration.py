@@ -304,7 +304,7 @@ def test_a_group_s_stand_ins_wait_to_be_written_again(path):
     with closing(managed(path, compressor=Down())) as manager:
         explore(manager, *group())
         assert commit(manager, 2) == Committed(1, 1, 1)
-        assert manager.counts == {"compression": 2}
+        assert manager.counts == {"workflow": 2}
         assert manager.bank.storage.stats()["drafts"] == 2
     with closing(managed(path)) as manager:
         remember(manager, episode("other"), episode("another"))

@@ -4,6 +4,7 @@ from contextlib import closing, suppress
 
 import pytest
 
+import mia.memory.threads
 from mia.errors import StorageError
 from mia.memory.group_commit import BATCH, GroupCommit
 from mia.memory.storage import Storage
@@ -164,6 +165,21 @@ def test_closing_writes_what_waits(storage, commits):
         return await asyncio.gather(*tasks)
 
     assert asyncio.run(story()) == [None] * 100
+
+
+def test_what_was_late_is_written_with_the_next(storage, commits, monkeypatch):
+    async def story():
+        held = threading.Event()
+        commits._writer.submit(held.wait)
+        with monkeypatch.context() as patched:
+            patched.setattr(mia.memory.threads, "SECONDS", 0)
+            with pytest.raises(StorageError, match="did not answer"):
+                await commits.submit("late")
+        held.set()
+        await commits.submit("next")
+
+    asyncio.run(story())
+    assert commits.asked == [["late", "next"]]
 
 
 def test_after_closing_nothing_is_taken_for_written(storage, commits):

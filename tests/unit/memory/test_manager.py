@@ -301,6 +301,24 @@ def test_a_benchmark_question_does_not_see_itself_under_another_id(path):
         assert [memory.question for memory, _ in recall(manager, "aa bb").successes] == ["cc"]
 
 
+def test_a_benchmark_question_with_images_does_not_see_itself_under_another_id(path):
+    """A later success of the same words and caption takes the place of an earlier one, and its id for the question."""
+    rule = RecallRule(floor=-1.0, exclude_same_question=True)
+    asked = {"caption": "red", "images": (IMAGE,)}
+    with closing(managed(path, rule)) as manager:
+        remember(
+            manager,
+            episode("aa", question_id="1", **asked),
+            episode("aa", question_id="2", summary="1. x", **asked),
+            episode("aa", question_id="3", caption="blue", images=(IMAGE,)),
+            episode("aa", question_id="4", images=(IMAGE,)),
+        )
+        seen = asyncio.run(manager.recall(Question(id="1", text="aa", **asked)))
+        assert sorted(memory.question_id for memory, _ in seen.successes) == ["3", "4"]
+        undescribed = asyncio.run(manager.recall(Question(id="4", text="aa", images=(IMAGE,))))
+        assert sorted(memory.question_id for memory, _ in undescribed.successes) == ["2", "3"]
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(
@@ -456,7 +474,7 @@ def waiting(manager):
 
 def test_a_memory_with_a_stand_in_is_kept_counted_and_waits_to_be_written_again(drafted):
     assert kept(drafted) == [(text, True, "stand-in for 1. look") for text in "abc"]
-    assert drafted.counts == {"compression": 3}
+    assert drafted.counts == {"workflow": 3}
     assert drafted.bank.storage.stats()["drafts"] == 3
 
 
@@ -466,7 +484,7 @@ def test_each_summary_that_a_model_writes_finishes_one_that_waits(drafted):
         assert waiting(drafted) == left
     assert [summary for _, _, summary in kept(drafted)] == ["1. look"] * 3 + ["1. found"]
     assert drafted._compressor.calls == 3 + 4 + 3
-    assert drafted.counts == {"compression": 3}
+    assert drafted.counts == {"workflow": 3}
 
 
 def test_a_stand_in_is_written_again_after_a_restart(drafted, path):

@@ -114,7 +114,7 @@ def test_memories_of_the_same_question_are_excluded_only_when_asked():
     other = query(origin=None)
     assert len(rank(bank, other, RecallRule(each=3)).successes) == 3
     assert [id_ for id_, _ in rank(bank, other, RecallRule(each=3, exclude_same_question=True)).successes] == [2, 3]
-    pictured = other._replace(text_only=False)
+    pictured = other._replace(worded=False)
     assert len(rank(bank, pictured, RecallRule(each=3, exclude_same_question=True)).successes) == 3
 
 
@@ -193,7 +193,7 @@ QUERIES = st.builds(
     query,
     caption=st.sampled_from([(0, 0), (1, 0)]),
     origin=st.none() | st.integers(0, 3),
-    text_only=st.booleans(),
+    worded=st.booleans(),
     category=st.none() | st.integers(0, 1),
 )
 
@@ -208,7 +208,7 @@ def similarity_to(asked, memory):
 def in_bucket(memory, asked, rule):
     if rule.exclude_same_question and memory["origins"] == asked.origin:
         return False
-    if rule.exclude_same_question and asked.text_only and similarity_to(asked, memory) >= 0.9999:
+    if rule.exclude_same_question and asked.worded and similarity_to(asked, memory) >= 0.9999:
         return False
     if rule.by_category and memory["categories"] != asked.category:
         return False

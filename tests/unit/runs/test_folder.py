@@ -26,7 +26,7 @@ def test_episodes_read_back_as_they_were_added(tmp_path):
 def test_the_manifest_says_how_the_run_was_made(tmp_path):
     manifest = RunFolder.create(tmp_path / "r", MADE_BY).manifest
     assert manifest["made_by"] == MADE_BY
-    assert manifest["id"] == "r"
+    assert manifest["id"].startswith("r-")
     assert len(manifest["code"]) == 64
 
 
@@ -74,3 +74,14 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path):
 
 def test_ids_do_not_repeat():
     assert len({new_id("ask") for _ in range(50)}) == 50
+
+
+def test_two_folders_of_one_name_are_two_runs(tmp_path):
+    one, other = (RunFolder.create(tmp_path / place / "first", MADE_BY) for place in "ab")
+    assert one.id != other.id
+    assert RunFolder.create(tmp_path / "a" / "first", MADE_BY).id == one.id == RunFolder(tmp_path / "a" / "first").id
+
+
+def test_a_run_may_be_given_the_id_whose_seeds_it_repeats(tmp_path):
+    assert RunFolder.create(tmp_path / "r", MADE_BY, "eval-1").id == "eval-1"
+    assert RunFolder.create(tmp_path / "r", MADE_BY).id == "eval-1"
