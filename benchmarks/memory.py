@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 CONSOLE = Console(width=110)
 DIMENSIONS = 256
 TASKS = 64
+BLOCK = 20
 SCORES: tuple[Score, ...] = ("three_term", "release")
 
 
@@ -100,7 +101,7 @@ def recalls(folder: Path, records: Records, setting: Setting, rounds: int) -> Pa
 
 
 async def recall(path: Path, records: Records, setting: Setting, rounds: int) -> None:
-    """Print how long recalls take, all variants in turn for each question."""
+    """Print how long recalls take, all variants in turn for some questions: each meets caches of its own making."""
     asked = alike(rounds, setting.dimensions, 3), alike(rounds, setting.dimensions, 4)
     texts = {
         f"{kind} {number}?": row for kind, rows in zip("qc", asked, strict=True) for number, row in enumerate(rows)
@@ -111,34 +112,39 @@ async def recall(path: Path, records: Records, setting: Setting, rounds: int) ->
     assert len(snapshot.ids) == setting.size
     gc.collect()
     gc.freeze()  # the other store's records are not the bank's to be walked
+    variants: dict[str, Callable[[Question, Query], object]] = {
+        **{f"recall, {score}": partial(_recall, manager) for score, manager in managers.items()},
+        **{f"rank alone, {score}": partial(_rank, snapshot, RecallRule(score)) for score in SCORES},
+        "numpy scan": lambda _, query: scan(snapshot, query),
+        "released store": lambda _, query: store.recall(query.question, query.caption),
+    }
+    questions = [
+        Question(id=f"asked {number}", text=f"q {number}?", caption=f"c {number}?" if setting.captioned else "")
+        for number in range(rounds)
+    ]
     times: dict[str, list[float]] = defaultdict(list)
-    for number in range(rounds):
-        caption = f"c {number}?" if setting.captioned else ""
-        question = Question(id=f"asked {number}", text=f"q {number}?", caption=caption)
-        query = Query(*known.encode((question.text, caption)))
-        variants = [*_ours(managers, snapshot, question, query)]
-        variants.append(("numpy scan", partial(scan, snapshot, query)))
-        if number % 3 == 0:
-            variants.append(("released store", partial(store.recall, query.question, query.caption)))
-        random.shuffle(variants)
-        for name, variant in variants:
-            started = time.perf_counter()
-            answer = variant()
-            if asyncio.iscoroutine(answer):
-                assert (await answer).ids
-            times[name].append(time.perf_counter() - started)
+    for first in range(0, rounds, BLOCK):
+        for name in random.sample(list(variants), len(variants)):
+            few = BLOCK // 4 if name == "released store" else BLOCK
+            for question in questions[first : first + few]:
+                query = Query(*known.encode((question.text, question.caption)))
+                started = time.perf_counter()
+                answer = variants[name](question, query)
+                if asyncio.iscoroutine(answer):
+                    assert (await answer).ids
+                times[name].append(time.perf_counter() - started)
     for manager in managers.values():
         manager.close()
     gc.unfreeze()
     show_recall(setting, times)
 
 
-def _ours(
-    managers: dict[Score, Manager], snapshot: Snapshot, question: Question, query: Query
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    for score, manager in managers.items():
-        yield f"recall, {score}", partial(manager.recall, question)
-        yield f"rank alone, {score}", partial(rank, snapshot, query, RecallRule(score))
+def _recall(manager: Manager, question: Question, _: Query) -> object:
+    return manager.recall(question)
+
+
+def _rank(snapshot: Snapshot, rule: RecallRule, _: Question, query: Query) -> object:
+    return rank(snapshot, query, rule)
 
 
 def scan(snapshot: Snapshot, query: Query) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -58,6 +58,13 @@ class Snapshot:
     wins: Floats
     questions: Vectors
     captions: Vectors
+    _worth: dict[Score, Floats] = field(default_factory=dict, init=False, repr=False)
+
+    def worth(self, score: Score) -> Floats:
+        """Return what its uses and wins add to each memory's score, worked out once for all queries."""
+        if score not in self._worth:
+            self._worth[score] = TERMS[score].worth(self.uses, self.wins)
+        return self._worth[score]
 
 
 class Query(NamedTuple):
@@ -115,7 +122,7 @@ def rank(snapshot: Snapshot, query: Query, rule: RecallRule) -> Ranking:
     terms = TERMS[rule.score]
     if terms.scaled:
         similarity = scaled(similarity, similarity if bucket.all() else similarity[bucket])
-    scores = terms.score(similarity, snapshot.uses, snapshot.wins)
+    scores = terms.relevance * similarity + snapshot.worth(rule.score)
     chosen = (np.flatnonzero(near & snapshot.correct), np.flatnonzero(near & ~snapshot.correct))
     return Ranking(*(_best(snapshot.ids[rows], scores[rows], rule.each) for rows in chosen))
 
@@ -136,10 +143,10 @@ class Terms:
     frequency: float = 0.0
     scaled: bool = False
 
-    def score(self, similarity: Floats, uses: Floats, wins: Floats) -> Floats:
-        """Return the score of each row; `uses` and `wins` are counted from 0."""
-        score: Floats = self.relevance * similarity + self.value(uses, wins)
-        return score + self.frequency / (1 + uses) if self.frequency else score
+    def worth(self, uses: Floats, wins: Floats) -> Floats:
+        """Return value and frequency of each row; `uses` and `wins` are counted from 0."""
+        value = self.value(uses, wins)
+        return value + self.frequency / (1 + uses) if self.frequency else value
 
 
 TERMS: dict[Score, Terms] = {

@@ -61,13 +61,13 @@ def test_questions_and_categories_are_numbered_as_they_come(bank):
 
 def test_a_snapshot_never_changes(bank):
     held = change(bank, add=2)
-    copy = {name: np.copy(value) for name, value in vars(held).items()}
+    copy = {name: np.copy(value) for name, value in vars(held).items() if name != "_worth"}
     for _ in range(40):
         change(bank, add=10, credit=[1])
     latest = change(bank, forget=[2])
     assert latest.uses[0] == latest.wins[0] == 40
     assert latest.alive.tolist() == [True, False] + [True] * 400
-    assert all(np.array_equal(copy[name], value) for name, value in vars(held).items())
+    assert all(np.array_equal(value, getattr(held, name)) for name, value in copy.items())
     with pytest.raises(ValueError, match="read-only"):
         held.uses[0] = 1
 
