@@ -14,7 +14,7 @@ for area in "${@:-*}"; do
     scripts+=("${found[@]}")
 done
 
-./install.sh embedded dev
+./install.sh embedded data dev
 log "Fetching the small model, unless it is here"
 run "$VENV/bin/python" -m mia.embedded.model
 
