@@ -167,7 +167,7 @@ class TokenCounter(Protocol):
     """How long a text is to a model."""
 
     def count(self, text: str) -> int:
-        """Return the number of tokens, never too few."""
+        """Return the number of tokens, exact or estimated; where it decides, the endpoint is asked."""
         ...
 
     def cut(self, text: str, tokens: int) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 EPISODE_SCHEMA = 1
 OTHERS = "others"
+IMAGE_MARK = "<image>"
 # What a question asks for, as the released code sorts its memories.
 CATEGORIES = ("location", "human", "time", "career", "process", "definition", "event", "function", "property", OTHERS)
 
@@ -50,7 +51,10 @@ class Truth(Noun):
 
 
 class Message(Noun):
-    """One turn of a dialogue as every driver and trainer sees it."""
+    """One turn of a dialogue as every driver and trainer sees it.
+
+    Images stand where the text marks them if it has a mark for each, else after the text.
+    """
 
     role: Literal["system", "user", "assistant"]
     text: str
@@ -265,8 +269,8 @@ class Reward(Noun):
 
     @property
     def value(self) -> float:
-        """Sum of score times weight over all parts."""
-        return sum(score * weight for score, weight in self.parts.values())
+        """Sum of score times weight over all parts, to 12 places: .7 + .2 + .1 is 1, and equal merits are equal."""
+        return round(sum(score * weight for score, weight in self.parts.values()), 12)
 
 
 class Cost(Noun):

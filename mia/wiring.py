@@ -13,8 +13,8 @@ from mia.agent import Agent
 from mia.clients.chat import ChatModels, Endpoint
 from mia.clients.search import SearchTool
 from mia.errors import ConfigError, InputError, ModelUnavailable, SearchUnavailable
-from mia.executor import render
 from mia.executor.react import Budget, ReactExecutor
+from mia.executor.render import Renderer
 from mia.judge.truth import TruthJudge
 from mia.memory.bank import Bank
 from mia.memory.compress import ExtractiveCompressor, ModelCompressor, TraceCompressor
@@ -28,7 +28,7 @@ from mia.rewards.planner import planner_reward
 from mia.runtime.encoder import load_encoder
 from mia.runtime.http import Service, is_loopback
 from mia.runtime.images import ImageStore
-from mia.text import ByteCounter, clean
+from mia.text import clean
 from mia.transcript import fitted, record
 from mia.types import Question
 
@@ -105,7 +105,7 @@ async def models(settings: RoleSettings, roles: Iterable[Role]) -> AsyncIterator
                 stack.push_async_callback(by_url[url].service.aclose)
                 await by_url[url].connect()
             endpoints[role] = by_url[url]
-        yield ChatModels(endpoints, ByteCounter(), images(settings).data_url)
+        yield ChatModels(endpoints, images(settings).data_url)
 
 
 async def served(settings: RoleSettings) -> dict[str, str]:
@@ -165,7 +165,8 @@ def memory(settings: RoleSettings, chat: ChatModels) -> Iterator[Memory]:
 def _compressor(settings: RoleSettings, chat: ChatModels) -> Compressor:
     if settings.compression == "extractive":
         return ExtractiveCompressor()
-    counter, modelled = ByteCounter(), settings.compression == "model"
+    modelled = settings.compression == "model"
+    counter = chat.counter("manager" if modelled else "planner")
     shown = plan_budget(settings, chat.window("planner")).memory_tokens
     tokens = chat.window("manager") // 2 if modelled else shown
 
@@ -188,7 +189,7 @@ async def agent(
         ModelUnavailable: no model server answers (SearchUnavailable appears when a search is made).
         StorageError: the memory cannot be opened.
     """
-    listener, counter = listener or Silence(), ByteCounter()
+    listener = listener or Silence()
     async with AsyncExitStack() as stack:
         chat = await stack.enter_async_context(models(settings, _roles(settings)))
         service = Service(
@@ -202,14 +203,15 @@ async def agent(
         tools = [SearchTool(service, settings.topk)]
         specs = [tool.spec for tool in tools]
         plans, turns = plan_budget(settings, chat.window("planner")), budget(settings, chat.window("executor"))
-        _check_window(chat.window("executor"), counter.count(render.system(specs)), plans, turns)
+        instructions = Renderer(specs, settings.format).instructions
+        _check_window(chat.window("executor"), chat.counter("executor").count(instructions), plans, turns)
         judge = None
         if answer_key is not None and settings.judge != "none":
             judge = TruthJudge(answer_key, chat if settings.judge == "truth" else None)
         yield Agent(
             stack.enter_context(memory(settings, chat)),
-            DialoguePlanner(chat, specs, plans, counter),
-            ReactExecutor(chat, tools, turns, counter, listener),
+            DialoguePlanner(chat, specs, plans, chat.counter("planner")),
+            ReactExecutor(chat, tools, turns, chat.counter("executor"), listener, settings.format),
             PlannerReflector() if settings.max_replans else None,
             judge,
             planner_reward if judge and settings.max_replans else None,

@@ -16,6 +16,7 @@ def served(respond: Callable[[httpx.Request], httpx.Response]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms
 
         def answer(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -18,6 +18,7 @@ from mia.errors import InputError
 from mia.prompts import fingerprint
 from mia.runs.folder import RunFolder, new_id
 from mia.runtime.settings import RoleSettings, load
+from mia.text import to_json
 from mia.types import Episode, Key, Question, Source, Truth
 
 _MAX_SOURCES = 8
@@ -47,7 +48,7 @@ def ask(  # noqa: PLR0913  (one parameter per option)
     console = Console(stderr=True, quiet=as_json)
     episode = asyncio.run(_run(settings, asked, truth, console))
     if as_json:
-        sys.stdout.write(episode.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(to_json(episode.model_dump(mode="json"), indent=2) + "\n")
     elif not episode.failure:
         _show(episode, Console())
     if episode.failure:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mia.clients.profiles import PROFILES, Profile, recognise
+from mia.clients.tokens import Tokenizer
 from mia.errors import ConfigError, InputError, ModelUnavailable, OutOfRoom, UpstreamError
-from mia.text import clean, close, split_thoughts, stop_at
-from mia.types import Message, Said
+from mia.text import ByteCounter, clean, close, image_tokens, split_thoughts, stop_at
+from mia.types import IMAGE_MARK, Message, Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 _DEFAULT_WINDOW = 32768
 _PER_MESSAGE = 8  # tokens that a chat template puts around a message
 _SMALLEST_REPLY = 16
-_TOO_LONG = ("context length", "context size", "context_length", "context window", "prompt is too long")
+_PER_DIALOGUE = 32  # tokens that a chat template begins with
+# How vLLM, SGLang, llama.cpp, OpenAI, Gemini and TGI say that a request is longer than the window.
+_TOO_LONG = (
+    *("context length", "context size", "context_length", "context window", "model length", "prompt is too long"),
+    *("reduce the length", "input token count", "input tokens exceed", "`inputs` tokens"),
+)
+_REFUSED = (400, 413, 422)
 _FINISH = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 
 
@@ -34,9 +41,11 @@ class Endpoint:
     profile: str = "auto"
     window: int = 0
     vision: bool = False
+    tokenizer: Tokenizer | None = field(default=None, init=False)
+    counter: TokenCounter = field(default_factory=ByteCounter, init=False)
 
     async def connect(self, deadline: float = 10.0) -> None:
-        """Ask the endpoint for its models: name, window and dialect.
+        """Ask the endpoint for its models: name, window and dialect; and how many tokens texts are to it.
 
         Raises:
             ModelUnavailable: nothing answers, or not as a model server does.
@@ -64,6 +73,18 @@ class Endpoint:
             self.profile = recognise(str(entry.get("owned_by", "")), self.service.url)
         meta = _object(entry.get("meta"))
         self.window = self.window or _whole(entry.get("max_model_len")) or _whole(meta.get("n_ctx")) or _DEFAULT_WINDOW
+        await self._learn_to_count()
+
+    async def _learn_to_count(self) -> None:
+        """Count by the endpoint's /tokenize from now on, if it has one."""
+        if not self.dialect.tokenize:
+            return
+        tokenizer = Tokenizer(self.service, self.model, self.dialect.tokenize)
+        try:
+            self.counter = await tokenizer.fit()
+        except ModelUnavailable:
+            return
+        self.tokenizer = tokenizer
 
     @property
     def dialect(self) -> Profile:
@@ -74,11 +95,8 @@ class Endpoint:
 class ChatModels:
     """Opens conversations, each role with its endpoint."""
 
-    def __init__(
-        self, endpoints: Mapping[Role, Endpoint], counter: TokenCounter, image_url: Callable[[ImageRef], str]
-    ) -> None:
+    def __init__(self, endpoints: Mapping[Role, Endpoint], image_url: Callable[[ImageRef], str]) -> None:
         self._endpoints = endpoints
-        self._counter = counter
         self._image_url = image_url
 
     def model(self, role: Role) -> str:
@@ -89,37 +107,35 @@ class ChatModels:
         """Return the tokens that a dialogue of a role has room for."""
         return self._endpoints[role].window
 
+    def counter(self, role: Role) -> TokenCounter:
+        """Return how long texts are to the model of a role."""
+        return self._endpoints[role].counter
+
     def open(self, role: Role, system: str, history: Sequence[Message] = ()) -> ChatConversation:
-        """Start a dialogue for a role, or go on with one."""
-        messages = [Message(role="system", text=system), *history]
-        return ChatConversation(self._endpoints[role], messages, self._counter, self._image_url)
+        """Start a dialogue for a role, or go on with one; an empty system message is none."""
+        messages = [*([Message(role="system", text=system)] if system else []), *history]
+        return ChatConversation(self._endpoints[role], messages, self._image_url)
 
 
 class ChatConversation:
     """An append-only dialogue with one endpoint."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        messages: list[Message],
-        counter: TokenCounter,
-        image_url: Callable[[ImageRef], str],
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, messages: list[Message], image_url: Callable[[ImageRef], str]) -> None:
         self._endpoint = endpoint
         self._messages = messages
-        self._counter = counter
         self._image_url = image_url
-        self._used = sum(map(self._tokens, messages))
+        self._counted = _PER_DIALOGUE
+        self._uncounted = messages
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The dialogue so far, system message first."""
+        """The dialogue so far, system message first if there is one."""
         return tuple(self._messages)
 
     @property
     def room(self) -> int:
-        """Tokens left: exact once the endpoint has counted a prompt, never too many before."""
-        return self._endpoint.window - self._used
+        """Tokens left: exact once the endpoint has counted a prompt, an estimate before."""
+        return self._endpoint.window - self._counted - sum(map(self._estimate, self._uncounted))
 
     async def say(self, message: Message, want: Want) -> Said:
         """Append a message and return the reply, shortened to what the window has room for."""
@@ -128,24 +144,35 @@ class ChatConversation:
                 f"The model {self._endpoint.model!r} does not read images.",
                 remedy="Serve a vision model and set MIA_EXECUTOR_URL to it and MIA_VISION=true.",
             )
-        max_tokens = min(want.max_tokens, self.room - self._tokens(message))
+        ends = time.monotonic() + want.deadline
+        prompt = self._counted + await self._measure([*self._uncounted, message], want)
+        max_tokens = min(want.max_tokens, self._endpoint.window - prompt)
         if max_tokens < _SMALLEST_REPLY:
-            raise OutOfRoom(f"{self._tokens(message)} tokens do not fit into {self.room} left of the window.")
+            raise OutOfRoom(f"A prompt of {prompt} tokens leaves no room in a window of {self._endpoint.window}.")
         messages = [*self._messages, message]
         body = {"model": self._endpoint.model, "messages": [self._wire(entry) for entry in messages]}
         body |= self._endpoint.dialect.parameters(want, max_tokens)
         started = time.time()
-        reply = await self._post(body, want.deadline)
-        said = self._said(reply, want, started, sum(map(self._tokens, messages)))
+        reply = await self._post(body, max(ends - time.monotonic(), 0.0))
+        said = self._said(reply, want, started, prompt)
         self._messages = [*messages, Message(role="assistant", text=said.raw)]
-        self._used = said.prompt_tokens + said.new_tokens + _PER_MESSAGE
+        self._counted, self._uncounted = said.prompt_tokens + said.new_tokens + _PER_MESSAGE, []
         return said
+
+    async def _measure(self, messages: list[Message], want: Want) -> int:
+        """Return the tokens of messages: counted where the window may be too short for them, else estimated."""
+        tokenizer = self._endpoint.tokenizer
+        # No tokenizer makes more tokens of a text than it has bytes.
+        most = sum(len(message.text.encode("utf-8", "replace")) + _around(message) for message in messages)
+        if tokenizer is None or self._counted + most + want.max_tokens <= self._endpoint.window:
+            return min(sum(map(self._estimate, messages)), most)
+        return sum([await tokenizer.count(message.text, want.deadline) + _around(message) for message in messages])
 
     async def _post(self, body: dict[str, Any], deadline: float) -> dict[str, Any]:
         try:
             return await self._endpoint.service.post("/chat/completions", body, deadline=deadline)
         except UpstreamError as error:
-            if error.status == 400 and any(sign in error.message.lower() for sign in _TOO_LONG):
+            if error.status in _REFUSED and any(sign in error.message.lower() for sign in _TOO_LONG):
                 raise OutOfRoom(error.message) from error
             raise
 
@@ -178,23 +205,32 @@ class ChatConversation:
                 "thoughts": thoughts,
                 "finish": finish,
                 "prompt_tokens": _whole(usage.get("prompt_tokens")) or estimate,
-                "new_tokens": _whole(usage.get("completion_tokens")) or self._counter.count(raw),
+                "new_tokens": _whole(usage.get("completion_tokens")) or self._endpoint.counter.count(raw),
                 "model": self._endpoint.model,
                 "started": started,
                 "seconds": time.time() - started,
             }
         )
 
-    def _tokens(self, message: Message) -> int:
-        pixels = sum(image.width * image.height for image in message.images)
-        return self._counter.count(message.text) + _PER_MESSAGE + pixels // 400
+    def _estimate(self, message: Message) -> int:
+        return self._endpoint.counter.count(message.text) + _around(message)
 
     def _wire(self, message: Message) -> dict[str, Any]:
         if not message.images:
             return {"role": message.role, "content": message.text}
-        parts: list[dict[str, Any]] = [{"type": "text", "text": message.text}]
-        parts += [{"type": "image_url", "image_url": {"url": self._image_url(image)}} for image in message.images]
+        pieces = message.text.split(IMAGE_MARK)
+        if len(pieces) != len(message.images) + 1:
+            pieces = [message.text, *[""] * len(message.images)]
+        parts: list[dict[str, Any]] = [{"type": "text", "text": pieces[0]}] if pieces[0] else []
+        for image, piece in zip(message.images, pieces[1:], strict=True):
+            parts.append({"type": "image_url", "image_url": {"url": self._image_url(image)}})
+            parts += [{"type": "text", "text": piece}] if piece else []
         return {"role": message.role, "content": parts}
+
+
+def _around(message: Message) -> int:
+    """Return the tokens of a message besides its text: what a chat template puts around it, and images."""
+    return _PER_MESSAGE + image_tokens(message.images)
 
 
 def _list(value: object) -> list[Any]:

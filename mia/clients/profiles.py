@@ -11,13 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile:
-    """The dialect of one kind of endpoint; `extra` goes into every request as it is."""
+    """The dialect of one kind of endpoint; `extra` goes into every request as it is.
+
+    `tokenize` is the field of /tokenize that takes the text; empty where there is no such route.
+    """
 
     stop: bool = True
     sampling: bool = True
     seed: bool = True
     schema: bool = True
     length: str = "max_tokens"
+    tokenize: str = "prompt"
     extra: dict[str, Any] = field(default_factory=dict)
 
     def parameters(self, want: Want, max_tokens: int) -> dict[str, Any]:
@@ -39,9 +43,12 @@ PROFILES = {
     # Thoughts must come back inside the text and stop strings with it: training sees both.
     "vllm": Profile(extra={"include_stop_str_in_output": True}),
     # llama.cpp samples from the 40 likeliest tokens unless told not to; other endpoints do not.
-    "llamacpp": Profile(extra={"cache_prompt": True, "top_k": 0, "min_p": 0.0, "reasoning_format": "none"}),
-    "openai": Profile(length="max_completion_tokens"),
-    "openai-reasoning": Profile(stop=False, sampling=False, seed=False, length="max_completion_tokens"),
+    "llamacpp": Profile(
+        tokenize="content",
+        extra={"cache_prompt": True, "top_k": 0, "min_p": 0.0, "reasoning_format": "none"},
+    ),
+    "openai": Profile(length="max_completion_tokens", tokenize=""),
+    "openai-reasoning": Profile(stop=False, sampling=False, seed=False, length="max_completion_tokens", tokenize=""),
     "plain": Profile(seed=False, schema=False),
 }
 

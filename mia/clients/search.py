@@ -78,7 +78,7 @@ def _observation(queries: list[str], found: list[list[Document]]) -> Observation
         for number, document in enumerate(documents, 1):
             title, text = _parts(document)
             lines.append(f"[{number}] {title}\n{text}")
-            name = str(document.id if document.id is not None else title)
+            name = title if document.id is None else clean(str(document.id))
             sources.setdefault(name, Source(id=name, title=title))
         blocks.append("\n".join(lines if documents else [*lines, "Nothing was found."]))
     return Observation(text="\n=======\n".join(blocks), sources=tuple(sources.values()))
@@ -88,4 +88,5 @@ def _parts(document: Document) -> tuple[str, str]:
     """Return title and text: services of the released layout send both in `contents` alone."""
     head, _, body = document.contents.partition("\n")
     extra = document.model_extra or {}
-    return str(extra.get("title") or head.strip().strip('"')), str(extra.get("text") or body)
+    title, text = extra.get("title") or head.strip().strip('"'), extra.get("text") or body
+    return clean(str(title)), clean(str(text))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mia import wiring
 from mia.errors import InputError
+from mia.text import clean
 from mia.types import Truth
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None) -
             continue
         try:
             row = json.loads(line)
-            question = wiring.question(settings, row["question"], id=str(row["id"]))
+            question = wiring.question(settings, row["question"], id=clean(str(row["id"])))
             answer_key_row = _truth(row)
         except (ValueError, KeyError, TypeError, InputError) as error:
             raise InputError(
@@ -70,4 +71,4 @@ def _truth(row: dict[str, Any]) -> Truth:
         raise TypeError("answers must be a list of strings")
     if not answers and not row.get("unanswerable"):
         raise TypeError("there is no answer, and it is not marked as unanswerable")
-    return Truth(answers=tuple(answers), unanswerable=bool(row.get("unanswerable", False)))
+    return Truth(answers=tuple(map(clean, answers)), unanswerable=bool(row.get("unanswerable", False)))

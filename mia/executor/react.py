@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mia.errors import OutOfRoom, UpstreamError
-from mia.executor import render
-from mia.text import STOPS, Answer, Malformed, Prose, disarm, parse_turn
+from mia.executor.arguments import fit
+from mia.executor.render import Renderer, forced, mend
+from mia.text import STOPS, Answer, Malformed, Prose, disarm, image_tokens, parse_turn
 from mia.types import Event, EventKind, Failure, Observation, Step, StopReason, ToolCall, Trajectory, Want
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from mia.protocols import Conversation, Listener, Models, TokenCounter, Tool
     from mia.types import Key, Message, Plan, Question, Said
+
+_TEMPLATE = 64  # tokens that a chat template puts around the messages of two turns
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,20 @@ class ReactExecutor:
     """An Executor that talks to a model and calls tools itself."""
 
     def __init__(
-        self, models: Models, tools: Sequence[Tool], budget: Budget, counter: TokenCounter, listener: Listener
+        self,
+        models: Models,
+        tools: Sequence[Tool],
+        budget: Budget,
+        counter: TokenCounter,
+        listener: Listener,
+        format: str = "mia",  # noqa: A002
     ) -> None:
         self._models = models
         self._tools = {tool.spec.name: tool for tool in tools}
         self._budget = budget
         self._counter = counter
         self._listener = listener
+        self._render = Renderer([tool.spec for tool in tools], format)
 
     def start(self, question: Question, key: Key) -> ReactExecution:
         """Open the dialogue of one question."""
@@ -55,9 +65,10 @@ class ReactExecutor:
 
     def resume(self, question: Question, messages: Sequence[Message], key: Key) -> ReactExecution:
         """Go on with a dialogue held elsewhere."""
-        specs = [tool.spec for tool in self._tools.values()]
-        conversation = self._models.open("executor", render.system(specs), messages)
-        return ReactExecution(question, key, conversation, self._tools, self._budget, self._counter, self._listener)
+        conversation = self._models.open("executor", self._render.system, messages)
+        return ReactExecution(
+            question, key, conversation, self._tools, self._budget, self._counter, self._listener, self._render
+        )
 
 
 class ReactExecution:
@@ -72,6 +83,7 @@ class ReactExecution:
         budget: Budget,
         counter: TokenCounter,
         listener: Listener,
+        render: Renderer,
     ) -> None:
         self._question = question
         self._key = key
@@ -80,6 +92,7 @@ class ReactExecution:
         self._budget = budget
         self._counter = counter
         self._listener = listener
+        self._render = render
         self._replies = sum(message.role == "assistant" for message in conversation.messages)
         self._calls: Counter[str] = Counter()
         self._ends = math.inf
@@ -105,10 +118,10 @@ class ReactExecution:
         if not plan.text:
             return StopReason.TOKEN_LIMIT if plan.said.finish == "length" else StopReason.MALFORMED, None
         mistakes = 0
-        message = render.revision(plan) if self._replies else render.opening(self._question, plan)
+        message = self._render.revision(plan) if self._replies else self._render.opening(self._question, plan)
         for left in range(self._budget.calls, 0, -1):
             last = self._last_turn(message, left)
-            said = await self._say(render.forced(message) if last else message)
+            said = await self._say(forced(message) if last else message)
             turn = parse_turn(said.text)
             steps.append(Step(said=said, call=turn if isinstance(turn, ToolCall) else None))
             if isinstance(turn, Answer):
@@ -120,7 +133,7 @@ class ReactExecution:
             mistakes += not isinstance(turn, ToolCall)
             if mistakes > self._budget.mistakes:
                 return StopReason.MALFORMED if isinstance(turn, Malformed) else StopReason.NO_ANSWER, None
-            message = render.observation(seen)
+            message = self._render.observation(seen)
         return StopReason.CALL_LIMIT, None
 
     def _last_turn(self, message: Message, left: int) -> StopReason | None:
@@ -129,8 +142,15 @@ class ReactExecution:
             return StopReason.CALL_LIMIT
         if time.monotonic() + self._budget.turn_seconds >= self._ends:
             return StopReason.TIME_LIMIT
-        upcoming = self._counter.count(message.text) + self._budget.observation_tokens + 2 * self._budget.turn_tokens
-        return StopReason.TOKEN_LIMIT if self._conversation.room < upcoming else None
+        now = self._counter.count(message.text) + image_tokens(message.images) + self._budget.turn_tokens
+        then = self._budget.observation_tokens + self._final_turn
+        return StopReason.TOKEN_LIMIT if self._conversation.room < now + then else None
+
+    @property
+    def _final_turn(self) -> int:
+        """Tokens to keep for the turn that a full window forces, its observation's own text apart."""
+        asking = forced(self._render.observation(Observation(text=""))).text
+        return self._counter.count(asking) + self._budget.turn_tokens + _TEMPLATE
 
     async def _say(self, message: Message) -> Said:
         want = Want(
@@ -150,10 +170,14 @@ class ReactExecution:
             self._emit(EventKind.CALLED, turn)
             seen = await self._call(turn)
         else:
-            reason = turn.reason if isinstance(turn, Malformed) else "There is no tool call and no answer."
+            reason = "There is no tool call and no answer."
+            if isinstance(turn, Malformed):
+                reason = turn.reason
+            elif said.thoughts and not turn.text:
+                reason = "The reply held thoughts only; a tool call or an answer stands after them."
             if said.finish == "length":
                 reason = f"The reply was cut off at {self._budget.turn_tokens} tokens. {reason}"
-            seen = Observation(text=render.mend(reason), error=reason)
+            seen = Observation(text=mend(reason), error=reason)
         self._emit(EventKind.OBSERVED, seen)
         return seen
 
@@ -161,15 +185,26 @@ class ReactExecution:
         tool = self._tools.get(call.name)
         if tool is None:
             reason = f"There is no tool named {call.name[:64]!r}; there is: {', '.join(self._tools)}."
-            return Observation(text=render.mend(reason), error=reason)
+            return Observation(text=mend(reason), error=reason)
         if tool.spec.max_calls is not None and self._calls[call.name] >= tool.spec.max_calls:
             reason = f"{call.name} may be called {tool.spec.max_calls} time(s) per question, and it was."
-            return Observation(text=render.mend(reason), error=reason)
+            return Observation(text=mend(reason), error=reason)
+        arguments = fit(call.arguments, tool.spec.parameters)
+        if isinstance(arguments, str):
+            reason = f"The call of {call.name} does not fit it: {arguments}."
+            return Observation(text=mend(reason), error=reason)
         self._calls[call.name] += 1
         started = time.monotonic()
-        seen = await tool.call(call.arguments, max(0.0, min(self._budget.turn_seconds, self._ends - started)))
+        seen = await tool.call(arguments, max(0.0, min(self._budget.turn_seconds, self._ends - started)))
+        return self._bounded(seen).model_copy(update={"seconds": time.monotonic() - started})
+
+    def _bounded(self, seen: Observation) -> Observation:
+        """Cut an observation to its budget; what its images show is of no use without its text, and the reverse."""
         text = self._counter.cut(disarm(seen.text), self._budget.observation_tokens)
-        return seen.model_copy(update={"text": text, "seconds": time.monotonic() - started})
+        needed = image_tokens(seen.images) + self._counter.count(text) + self._final_turn
+        if seen.images and needed > self._conversation.room:
+            return Observation(text=f"[cut: the result and its {len(seen.images)} image(s) do not fit]")
+        return seen.model_copy(update={"text": text})
 
     def _emit(self, kind: EventKind, payload: object) -> None:
         self._listener.on(Event(kind, self._key, time.time(), payload))

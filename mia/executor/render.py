@@ -1,10 +1,12 @@
-"""The one renderer of Executor dialogues: what is served is what is trained (DESIGN 2)."""
+"""The one renderer of Executor dialogues, in named formats: what is served is what is trained (DESIGN 2)."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mia.errors import ConfigError
 from mia.prompts import fill
 from mia.text import disarm
 from mia.types import Message
@@ -15,36 +17,90 @@ if TYPE_CHECKING:
     from mia.types import Observation, Plan, Question, ToolSpec
 
 
-def system(tools: Sequence[ToolSpec]) -> str:
-    """Return the system message: how to work and what can be called."""
-    lines = [
-        json.dumps(
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}, ensure_ascii=False
-        )
-        for tool in tools
-    ]
-    return fill("executor_system", tools="\n".join(lines))
+@dataclass(frozen=True)
+class Format:
+    """How a dialogue is put: prompts by name, and what stands around an observation.
 
-
-def opening(question: Question, plan: Plan) -> Message:
-    """Return the first user message: the question, its images, the plan as guidance."""
-    name = "executor_image" if question.images else "executor_text"
-    text = fill(name, question=disarm(question.text), plan=disarm(plan.text))
-    return Message(role="user", text=text, images=question.images)
-
-
-def revision(plan: Plan) -> Message:
-    """Return the user message that withdraws the answer so far and brings a revised plan."""
-    return Message(role="user", text=fill("executor_revise", plan=disarm(plan.text)))
-
-
-def observation(seen: Observation) -> Message:
-    """Return what a tool answered, or what to mend, as the user message that all training data use.
-
-    Text from outside is disarmed where it comes in (`ReactExecutor`), since what to mend does speak in tags.
+    `text` and `image` open a dialogue; an image stands where the prompt marks it, else after the text. With `apart` the
+    instructions are a system message, without it they begin the first user message and there is no system message.
+    `declared` lists a tool as {"type": "function", "function": {...}}, as chat templates do.
     """
-    text = f"<tool_response>\n{seen.text}\n</tool_response>"
-    return Message(role="user", text=text, images=seen.images)
+
+    system: str = "executor_system"
+    text: str = "executor_text"
+    image: str = "executor_image"
+    revise: str = "executor_revise"
+    apart: bool = True
+    declared: bool = False
+    before: str = "<tool_response>\n"
+    after: str = "\n</tool_response>"
+
+
+_AS_ONE_MESSAGE = Format(
+    system="executor_release_system",
+    text="executor_release_text",
+    image="executor_release_image",
+    revise="executor_release_revise",
+    apart=False,
+    declared=True,
+)
+
+# The released code puts its dialogues in three ways, and so its weights may expect any of them. Its tags, roles and
+# newlines are here, its wording is not.
+FORMATS = {
+    "mia": Format(),
+    # A message of the role `tool` reaches a model as this very user message: the chat template wraps it in the tags.
+    "release-train": Format(
+        system="executor_release_system",
+        text="executor_release_train_text",
+        image="executor_release_train_image",
+        revise="executor_release_revise",
+        declared=True,
+    ),
+    "release-inference": _AS_ONE_MESSAGE,
+    # A backslash for the first newline and a second opening tag for the closing one: so its service does it.
+    "release-serve": replace(_AS_ONE_MESSAGE, before="<tool_response>\\", after="\n<tool_response>"),
+}
+
+
+class Renderer:
+    """Writes the messages of a dialogue with these tools in one of the named formats."""
+
+    def __init__(self, tools: Sequence[ToolSpec], format: str = "mia") -> None:  # noqa: A002
+        if format not in FORMATS:
+            raise ConfigError(f"There is no format {format!r}.", remedy=f"Choose one of: {', '.join(FORMATS)}.")
+        self._format = FORMATS[format]
+        self.instructions = fill(self._format.system, tools="\n".join(map(self._declaration, tools)))
+
+    @property
+    def system(self) -> str:
+        """The system message: how to work and what can be called. Empty in a format without one."""
+        return self.instructions if self._format.apart else ""
+
+    def opening(self, question: Question, plan: Plan) -> Message:
+        """Return the first user message: the question, its images, the plan as guidance."""
+        name = self._format.image if question.images else self._format.text
+        text = fill(name, question=disarm(question.text), plan=disarm(plan.text))
+        if not self._format.apart:
+            text = f"{self.instructions}\n\n{text}"
+        return Message(role="user", text=text, images=question.images)
+
+    def revision(self, plan: Plan) -> Message:
+        """Return the user message that withdraws the answer so far and brings a revised plan."""
+        return Message(role="user", text=fill(self._format.revise, plan=disarm(plan.text)))
+
+    def observation(self, seen: Observation) -> Message:
+        """Return what a tool answered, or what to mend, as the user message that all training data use.
+
+        Text from outside is disarmed where it comes in (`ReactExecutor`), since what to mend does speak in tags.
+        """
+        text = f"{self._format.before}{seen.text}{self._format.after}"
+        return Message(role="user", text=text, images=seen.images)
+
+    def _declaration(self, tool: ToolSpec) -> str:
+        shown = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        declared = {"type": "function", "function": shown} if self._format.declared else shown
+        return json.dumps(declared, ensure_ascii=False)
 
 
 def mend(reason: str) -> str:

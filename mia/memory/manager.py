@@ -18,7 +18,8 @@ from mia.memory.group_commit import GroupCommit
 from mia.memory.recall import Query, RecallRule, rank
 from mia.memory.threads import waited
 from mia.memory.twins import settle, twin
-from mia.memory.writing import Credit, Fresh, Vectors, episode_json, episode_key, group_key
+from mia.memory.writing import Credit, Fresh, Vectors, episode_key, group_key
+from mia.text import to_json
 from mia.types import OTHERS, PlanPair, Recall, Workflow
 
 if TYPE_CHECKING:
@@ -259,7 +260,8 @@ class Manager:
         if summary.final:
             return Fresh(workflow, twin(question), vectors)
         self._failures["workflow"] += 1
-        return Fresh(workflow, twin(question), vectors, draft=await self._reading(episode_json, episode))
+        draft = await self._reading(lambda: to_json(episode.model_dump(mode="json")))
+        return Fresh(workflow, twin(question), vectors, draft)
 
     async def _finish_draft(self) -> None:
         """Write one summary that a model failed to write before: one has just come, so it is back."""

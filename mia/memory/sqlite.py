@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
 from mia.errors import StorageError
-from mia.text import clean
+from mia.text import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +35,7 @@ def open_engine(path: Path) -> sql.Engine:
     Connections with the execution option `writes` begin as the only writer of all processes.
     """
     engine = sql.create_engine(
-        sql.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS}, json_serializer=_json
+        sql.URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_SECONDS}, json_serializer=to_json
     )
     sql.event.listen(engine, "connect", _set_up)
     sql.event.listen(engine, "begin", _begin)
@@ -93,7 +92,3 @@ def _still_open(connection: sql.Connection, *_name: str) -> None:
     """
     if not connection.connection.in_transaction:
         raise StorageError("The memory bank gave up a transaction.", remedy=REMEDIES[sqlite3.SQLITE_IOERR])
-
-
-def _json(value: Any) -> str:
-    return clean(json.dumps(value, ensure_ascii=False))

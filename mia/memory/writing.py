@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from mia.memory.tables import (
     shows,
     snapshots,
 )
-from mia.text import clean
+from mia.text import clean, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -229,7 +228,7 @@ class Writing:
             here = [explorations.c[name] == value for name, value in place.items()]
             waits = self._connection.scalar(sql.select(explorations.c.id).where(explorations.c.alive, *here))
             if waits is None and group_key(episode.key) not in done:
-                self._insert("explore", explorations, [{**place, "episode": episode_json(episode)}])
+                self._insert("explore", explorations, [{**place, "episode": to_json(episode.model_dump(mode="json"))}])
 
     def close_group(self, key: Key) -> None:
         """Let the rollouts that wait of a group be gone, since it is taken in."""
@@ -337,11 +336,6 @@ def episode_key(key: Key) -> str:
 def group_key(key: Key) -> str:
     """Return the key under which an episode's whole group is taken in; no episode has it, as theirs end in a number."""
     return clean(f"{key.run}/{key.step}/{key.question_id}/*")
-
-
-def episode_json(episode: Episode) -> str:
-    """Return an episode as the file can hold it, whatever its texts."""
-    return clean(json.dumps(episode.model_dump(mode="json"), ensure_ascii=False))
 
 
 def _columns(workflow: Workflow) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 import mia
 from mia.errors import InputError, StorageError
+from mia.text import to_json
 from mia.types import Episode
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class RunFolder:
         """Add one episode; on return it is on disk."""
         try:
             with self._episodes.open("ab") as file:
-                file.write(episode.model_dump_json().encode("utf-8", "replace") + b"\n")
+                file.write(to_json(episode.model_dump(mode="json")).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

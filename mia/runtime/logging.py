@@ -9,10 +9,20 @@ from typing import TextIO
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
+from mia.text import clean
+
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 # These libraries write whole requests at INFO or DEBUG; bodies and questions stay out of the log.
 QUIET = ("httpx", "httpcore", "bm25s", "asyncio", "python_multipart")
+
+
+class Formatter(JsonFormatter):
+    """Writes a record as JSON that UTF-8 can hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record; half characters would lose it."""
+        return clean(super().format(record))
 
 
 def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
@@ -20,7 +30,7 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream)
     handler.addFilter(_add_request_id)
     handler.setFormatter(
-        JsonFormatter(
+        Formatter(
             ["levelname", "name", "message"],
             rename_fields={"levelname": "level", "name": "logger"},
             reserved_attrs=[*RESERVED_ATTRS, "color_message"],

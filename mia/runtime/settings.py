@@ -138,6 +138,9 @@ class RoleSettings(Settings):
     memory_tokens: int = _named(
         "MIA_MEMORY_TOKENS", default=0, ge=0, about="room for recalled memories; 0 takes an eighth of the window"
     )
+    format: Literal["mia", "release-train", "release-inference", "release-serve"] = _named(
+        "MIA_FORMAT", default="mia", about="how the Executor's dialogue is put; release-* for published weights"
+    )
     turn_seconds: float = _named("MIA_TURN_SECONDS", default=120.0, gt=0, about="deadline of one reply or call")
     episode_seconds: float = _named(
         "MIA_EPISODE_SECONDS", default=600.0, gt=0, about="deadline of one question's execution"

@@ -22,7 +22,8 @@ def reply(content, finish="stop", **message):
 
 
 class Server:
-    def __init__(self, *replies, models=None):
+    def __init__(self, *replies, models=None, tokenize=lambda text: httpx.Response(404)):
+        self.tokenize = tokenize
         self.models = VLLM if models is None else models
         self.replies = list(replies)
         self.bodies = []
@@ -30,19 +31,21 @@ class Server:
     def __call__(self, request):
         if request.url.path == "/v1/models":
             return self.models if isinstance(self.models, httpx.Response) else httpx.Response(200, json=self.models)
+        if request.url.path == "/tokenize":
+            return self.tokenize(json.loads(request.content)["prompt"])
         self.bodies.append(json.loads(request.content))
         answer = self.replies.pop(0)
         return answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
 
 
-def talk(server, *messages, want=WANT, attempts=1, **endpoint):
+def talk(server, *messages, want=WANT, attempts=1, system="system", **endpoint):
     async def go(url):
         service = Service("model", f"{url}/v1/", error=ModelUnavailable, attempts=attempts)
         try:
             place = Endpoint(service, **endpoint)
             await place.connect()
-            models = ChatModels({"executor": place}, ByteCounter(), lambda image: f"data:{image.mime}")
-            conversation = models.open("executor", "system")
+            models = ChatModels({"executor": place}, lambda image: f"data:{image.mime}")
+            conversation = models.open("executor", system)
             return [await conversation.say(message, want) for message in messages], conversation, place
         finally:
             await service.aclose()
@@ -155,10 +158,93 @@ def test_a_message_that_does_not_fit_is_out_of_room_and_changes_nothing():
     assert server.bodies == []
 
 
-def test_a_server_that_refuses_for_length_is_out_of_room():
-    message = "This model's maximum context length is 4096 tokens."
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (
+            400,
+            {"error": {"message": "This model's maximum context length is 4096 tokens. However, you requested 5000."}},
+        ),
+        (400, {"object": "error", "message": "This model's maximum context length is 4096 tokens.", "code": 400}),
+        (400, {"message": "The decoder prompt (length 5000) is longer than the maximum model length of 4096."}),
+        (400, {"message": "The input (5000 tokens) is longer than the model's context length (4096 tokens)."}),
+        (
+            400,
+            {
+                "error": {
+                    "code": 400,
+                    "message": "request (5000 tokens) exceeds the available context size (4096 tokens)",
+                    "type": "exceed_context_size_error",
+                }
+            },
+        ),
+        (
+            400,
+            {
+                "error": {
+                    "message": "Input tokens exceed the configured limit of 4096 tokens. Please reduce the length of the messages.",
+                    "code": "context_length_exceeded",
+                }
+            },
+        ),
+        (
+            400,
+            {"error": {"message": "The input token count (5000) exceeds the maximum number of tokens allowed (4096)."}},
+        ),
+        (422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096."}),
+        (413, {"error": {"message": "prompt is too long: 5000 tokens > 4096 maximum"}}),
+    ],
+)
+def test_a_server_that_refuses_for_length_is_out_of_room(status, refusal):
     with pytest.raises(OutOfRoom, match="4096"):
-        talk(Server(httpx.Response(400, json={"error": {"message": message}})), user("a"))
+        talk(Server(httpx.Response(status, json=refusal)), user("a"))
+
+
+def test_a_server_that_refuses_for_anything_else_is_not_out_of_room():
+    with pytest.raises(ModelUnavailable, match="temperature"):
+        talk(Server(httpx.Response(400, json={"error": {"message": "temperature must be positive"}})), user("a"))
+
+
+def counted(rate):
+    return lambda text: httpx.Response(200, json={"tokens": list(range(round(len(text) * rate)))})
+
+
+def test_near_the_end_of_the_window_the_endpoint_counts_what_is_sent():
+    server = Server(reply("x"), tokenize=counted(0.9))
+    talk(server, user("word " * 760), want=Want(max_tokens=1000))
+    assert server.bodies[0]["max_tokens"] == 4096 - 32 - (5 + 8) - (3420 + 8)
+    with pytest.raises(OutOfRoom):
+        talk(Server(tokenize=counted(0.9)), user("word " * 900), want=Want(max_tokens=1000))
+
+
+def test_far_from_the_end_of_the_window_nothing_is_counted_over_http():
+    texts = []
+
+    def tokenize(text):
+        texts.append(text)
+        return counted(1)(text)
+
+    talk(Server(reply("x"), tokenize=tokenize), user("word " * 100))
+    assert not any(text.startswith("word") for text in texts)
+
+
+def test_a_text_that_bytes_would_count_too_long_fits_when_the_endpoint_counts_it():
+    server = Server(reply("x"), tokenize=counted(0.2))
+    talk(server, user("word " * 2600), want=Want(max_tokens=1000))
+    assert server.bodies[0]["max_tokens"] == 1000
+
+
+def test_an_endpoint_without_tokenize_is_counted_by_bytes():
+    for answer in (httpx.Response(404), httpx.Response(200, json={"data": []}), httpx.Response(200, content=b"no")):
+        _, _, place = talk(Server(reply("x"), tokenize=lambda text, answer=answer: answer), user("a"))
+        assert place.tokenizer is None
+        assert isinstance(place.counter, ByteCounter)
+
+
+def test_a_dialogue_without_a_system_message_begins_with_the_users():
+    server = Server(reply("x"))
+    talk(server, user("a"), system="")
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "a"}]
 
 
 def test_the_reply_is_asked_for_no_longer_than_the_window_allows():
@@ -176,6 +262,21 @@ def test_images_go_to_a_model_that_sees_and_to_no_other():
     }
     with pytest.raises(InputError, match="does not read images"):
         talk(Server(reply("x")), user("a", (IMAGE,)))
+
+
+def test_images_stand_where_the_text_marks_them_if_it_marks_each():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png"}}
+    shown = {
+        "a<image>b": ["a", image, "b"],
+        "<image>b": [image, "b"],
+        "a": ["a", image],
+        "a<image>b<image>": ["a<image>b<image>", image],
+    }
+    for text, parts in shown.items():
+        server = Server(reply("x"))
+        talk(server, user(text, (IMAGE,)), vision=True)
+        found = server.bodies[0]["messages"][1]["content"]
+        assert [part.get("text", part) for part in found] == parts
 
 
 @pytest.mark.parametrize("models", [{"hello": 1}, {"data": []}, {"data": "x"}, {"data": [3]}])

@@ -186,3 +186,29 @@ def test_a_reply_cut_off_at_its_length_says_so():
     trajectory = carry_out(models)
     assert trajectory.answer == "Ada"
     assert "cut off" in trajectory.steps[0].observation.text
+
+
+def test_a_reply_of_thoughts_only_is_told_so_and_nothing_in_them_is_called():
+    tool = ScriptedTool()
+    trajectory = carry_out(ScriptedModels(executor=[f"<think>I try {call('a')}", "<answer>x</answer>"]), tool)
+    assert tool.calls == []
+    assert trajectory.steps[0].call is None
+    assert "thoughts only" in trajectory.steps[0].observation.text
+    assert trajectory.answer == "x"
+
+
+def test_a_repaired_call_is_carried_out_and_marked():
+    tool = ScriptedTool()
+    reply = "<tool_call>{'name': 'search', 'arguments': {'query_list': ['a'],}}</tool_call>"
+    trajectory = carry_out(ScriptedModels(executor=[reply, "<answer>x</answer>"]), tool)
+    assert tool.calls == [{"query_list": ["a"]}]
+    assert trajectory.steps[0].call.repaired
+
+
+def test_arguments_that_a_tool_does_not_have_are_answered_with_those_it_has():
+    tool = ScriptedTool()
+    parameters = {"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": False}
+    tool.spec = tool.spec.model_copy(update={"parameters": parameters})
+    trajectory = carry_out(ScriptedModels(executor=[call("a"), "<answer>x</answer>"]), tool)
+    assert tool.calls == []
+    assert "there is no argument 'query_list'; there is: 'q'" in trajectory.steps[0].observation.error

@@ -1,10 +1,10 @@
-"""The hand-checked vectors of the paper's two reward formulas."""
+"""The hand-checked vectors of the reward formulas: each value to the last bit."""
 
 import pytest
 from scripted import call, say
 
 from mia.rewards.executor import executor_reward
-from mia.rewards.planner import planner_reward
+from mia.rewards.planner import planner_reward, reviewed_reward
 from mia.text import parse_turn
 from mia.types import (
     Attempt,
@@ -15,6 +15,7 @@ from mia.types import (
     Plan,
     Question,
     Reflection,
+    Reward,
     Step,
     StopReason,
     ToolCall,
@@ -49,6 +50,9 @@ def episode(*attempts, reflection=None):
         ([attempt(RIGHT), attempt(WRONG)], "yes", 0.25),
         ([attempt(WRONG)], "no", 0.05),
         ([attempt(RIGHT)], None, 0.00),
+        ([attempt(RIGHT)], "yes", 0.00),
+        ([attempt(RIGHT), attempt(RIGHT)], "no", 0.00),
+        ([], "no", 0.00),
         ([attempt(RIGHT)], "<think>fine</think>No", 1.00),
         ([attempt(RIGHT)], "no, it is fine", 0.95),
         ([attempt(RIGHT, plan="thoughts</think>1. Look.")], "no", 0.95),
@@ -56,14 +60,42 @@ def episode(*attempts, reflection=None):
     ],
 )
 def test_planner_reward_by_hand(attempts, reflection, value):
-    assert planner_reward(episode(*attempts, reflection=reflection)).value == pytest.approx(value)
+    assert planner_reward(episode(*attempts, reflection=reflection)).value == value
 
 
-def test_a_decision_that_was_not_said_earns_nothing():
-    unclear = episode(attempt(WRONG), attempt(WRONG), reflection="yes").model_copy(
-        update={"reflections": (Reflection(said=say("it depends"), replan=True),)}
-    )
-    assert planner_reward(unclear).parts["decision"][0] == 0
+@pytest.mark.parametrize(
+    ("attempts", "reflection", "value"),
+    [
+        ([attempt(RIGHT)], "no", 1.0),
+        ([attempt(RIGHT)], "no, it is fine", 0.9),
+        ([attempt(WRONG)], "no", 0.1),
+        ([attempt(WRONG)], "it is fine", 0.0),
+        ([attempt(WRONG), attempt(RIGHT)], "yes", 1.0),
+        ([attempt(RIGHT), attempt(WRONG)], "yes", 0.1),
+        ([attempt(RIGHT, plan="thoughts</think>1. Look.")], "no", 0.9),
+        ([attempt(RIGHT)], "yes", 0.0),
+        ([attempt(RIGHT)], None, 0.0),
+    ],
+)
+def test_reviewed_reward_by_hand(attempts, reflection, value):
+    assert reviewed_reward(episode(*attempts, reflection=reflection)).value == value
+
+
+def test_equal_merits_are_equal_whatever_they_are_made_of():
+    tenths = Reward(parts={"a": (0.7, 1.0), "b": (0.2, 1.0), "c": (0.1, 1.0)})
+    assert tenths.value == Reward(parts={"a": (1.0, 1.0)}).value == 1.0
+
+
+@pytest.mark.parametrize("said", ["it depends", "not", "I do not know", "none", "yesterday", "yes and no"])
+def test_a_decision_that_was_not_said_earns_nothing(said):
+    for label in (RIGHT, WRONG):
+        unclear = episode(attempt(label), attempt(label), reflection="yes").model_copy(
+            update={"reflections": (Reflection(said=say(said), replan=True),)}
+        )
+        assert planner_reward(unclear).parts["decision"][0] == 0
+
+
+def test_a_decision_that_nobody_was_asked_for_earns_nothing():
     unasked = episode(attempt(RIGHT)).model_copy(update={"reflections": (Reflection(said=None, replan=False),)})
     assert planner_reward(unasked).parts["decision"][0] == 0
 
@@ -88,7 +120,7 @@ LONG = "x" * 101
     ],
 )
 def test_executor_reward_by_hand(attempts, preset, value):
-    assert executor_reward(episode(*attempts), preset).value == pytest.approx(value)
+    assert executor_reward(episode(*attempts), preset).value == value
 
 
 @pytest.mark.parametrize(
@@ -112,4 +144,4 @@ def test_a_second_image_search_costs_the_format():
     image = '<tool_call>{"name": "web_image_to_image_search", "arguments": {"img_idx": "0"}}</tool_call>'
     once = executor_reward(episode(attempt(RIGHT, replies=(image, "<answer>x</answer>"))))
     twice = executor_reward(episode(attempt(RIGHT, replies=(image, image, "<answer>x</answer>"))))
-    assert (once.value, twice.value) == (pytest.approx(1.0), pytest.approx(0.9))
+    assert (once.value, twice.value) == (1.0, 0.9)
