@@ -29,7 +29,7 @@ _PROTOCOL_TAG = re.compile(
 )
 _OTHER_THINK = re.compile(r"[◁\[](/?think(?:ing)?)[▷\]]", re.IGNORECASE)
 # What chat templates are made of; a tokenizer takes these for its own marks wherever they stand.
-_TEMPLATE_MARK = re.compile(r"<([|｜][^<>|｜]{1,64}[|｜]|/?s|(?:start|end)_of_turn|[be]os|pad)>")
+_TEMPLATE_MARK = re.compile(r"<([|｜][^<>|｜]{1,64}[|｜]|/?s|(?:start|end)_of_(?:turn|image)|[be]os|pad)>")
 _NAMES = ("name", "function", "tool", "tool_name", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input")
 _WRAPPERS = ("tool_call", "tool_calls", "function_call", "function", "name")
@@ -94,6 +94,8 @@ def stop_at(text: str, stops: Iterable[str]) -> str:
 def close(raw: str) -> str:
     """Give back the closing tag that a server dropped when it stopped at it."""
     _, text = split_thoughts(raw)
+    if text.endswith(STOPS):
+        return raw
     for tag in ("tool_call", "answer"):
         if text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>"):
             return f"{raw}</{tag}>"
@@ -193,7 +195,7 @@ def _repair(body: str, *, ended: bool) -> ToolCall | Malformed:
         name, arguments = calls[0]
         return ToolCall(name=clean(name), arguments=_storable(arguments), repaired=True)
     except Unclear as problem:
-        return Malformed(f"The tool call cannot be read: {problem}.")
+        return Malformed(f"The tool call cannot be read: {disarm(str(problem))}.")
 
 
 def _meant(value: Any) -> tuple[str, dict[str, Any]]:
@@ -304,13 +306,13 @@ class ByteCounter:
         if room < len(marker):
             return ""
         fits = len(data[: room - len(marker)].decode("utf-8", "ignore"))
-        return text[: _border(text, fits)] + CUT
+        return text[: border(text, fits)] + CUT
 
 
-def _border(text: str, end: int) -> int:
+def border(text: str, end: int) -> int:
     """Return the nearest place at or before `end` where no accent, modifier or joined emoji is torn off."""
     for place in range(end, max(end - _JOINED, 0), -1):
-        if text[place - 1] != "\u200d" and not _attaches(text[place]):
+        if place == len(text) or (text[place - 1] != "\u200d" and not _attaches(text[place])):
             return place
     return 0 if end < _JOINED else end
 

@@ -1,6 +1,6 @@
 """A stand-in for a model server, over real HTTP: python tests/standin.py [--delay S] [--answers JSON] [--garbage].
 
-It plays planner and executor: one plan, `--searches` searches with the question as query, then the answer that
+It plays planner and executor, in any format: one plan, `--searches` searches with the question as query, then the answer that
 of answers has for a piece of the question, then "no" to replanning. As Memory Manager it writes nothing of
 use. Its first line of output is its port.
 """
@@ -19,17 +19,22 @@ class Policy:
         self.searches = searches
 
     def reply(self, messages: list[dict]) -> str:
-        texts = [m["content"] if isinstance(m["content"], str) else m["content"][0]["text"] for m in messages]
+        texts = [text_of(message["content"]) for message in messages]
         if texts[0].startswith("You are the planner"):
             return "no" if "### Round" in texts[-1] else "1. Search for the subject.\n2. Give the final answer."
         if texts[0].startswith("You write the memory"):
             return "I have nothing to write."
-        question = re.search(r"Question: (.*)", texts[1]).group(1)
-        if sum("<tool_call>" in m for m in texts[2:]) < self.searches and "No more tool calls" not in texts[-1]:
+        question = re.search(r"Question: (.*)", "\n".join(texts)).group(1)
+        said = [text for text, message in zip(texts, messages, strict=True) if message["role"] == "assistant"]
+        if sum("<tool_call>" in text for text in said) < self.searches and "No more tool calls" not in texts[-1]:
             call = {"name": "search", "arguments": {"query_list": [question]}}
             return f"I search.\n<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
         answer = next((answer for piece, answer in self.answers.items() if piece in question), "unknown")
         return f"The evidence is enough.\n<answer>{answer}</answer>"
+
+
+def text_of(content: str | list[dict]) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 def completion(policy: Policy, body: dict) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _DEFAULT_WINDOW = 32768
 _PER_MESSAGE = 8  # tokens that a chat template puts around a message
 _SMALLEST_REPLY = 16
 _PER_DIALOGUE = 32  # tokens that a chat template begins with
+_COUNTING = 5.0  # seconds for the counts of one prompt
 # How vLLM, SGLang, llama.cpp, OpenAI, Gemini and TGI say that a request is longer than the window.
 _TOO_LONG = (
     *("context length", "context size", "context_length", "context window", "model length", "prompt is too long"),
@@ -73,15 +75,15 @@ class Endpoint:
             self.profile = recognise(str(entry.get("owned_by", "")), self.service.url)
         meta = _object(entry.get("meta"))
         self.window = self.window or _whole(entry.get("max_model_len")) or _whole(meta.get("n_ctx")) or _DEFAULT_WINDOW
-        await self._learn_to_count()
+        await self._learn_to_count(deadline)
 
-    async def _learn_to_count(self) -> None:
+    async def _learn_to_count(self, deadline: float) -> None:
         """Count by the endpoint's /tokenize from now on, if it has one."""
         if not self.dialect.tokenize:
             return
         tokenizer = Tokenizer(self.service, self.model, self.dialect.tokenize)
         try:
-            self.counter = await tokenizer.fit()
+            self.counter = await tokenizer.fit(deadline)
         except ModelUnavailable:
             return
         self.tokenizer = tokenizer
@@ -160,13 +162,19 @@ class ChatConversation:
         return said
 
     async def _measure(self, messages: list[Message], want: Want) -> int:
-        """Return the tokens of messages: counted where the window may be too short for them, else estimated."""
+        """Return the tokens of messages: counted where the window may be too short for them, else estimated.
+
+        So it is, too, where /tokenize does not answer in time.
+        """
         tokenizer = self._endpoint.tokenizer
         # No tokenizer makes more tokens of a text than it has bytes.
         most = sum(len(message.text.encode("utf-8", "replace")) + _around(message) for message in messages)
-        if tokenizer is None or self._counted + most + want.max_tokens <= self._endpoint.window:
-            return min(sum(map(self._estimate, messages)), most)
-        return sum([await tokenizer.count(message.text, want.deadline) + _around(message) for message in messages])
+        if tokenizer is not None and self._counted + most + want.max_tokens > self._endpoint.window:
+            texts = [message.text for message in messages]
+            with suppress(ModelUnavailable):  # no reply is lost for a count: what does not fit, the server refuses
+                counts = await tokenizer.count_all(texts, min(want.deadline / 2, _COUNTING))
+                return sum(counts) + sum(map(_around, messages))
+        return min(sum(map(self._estimate, messages)), most)
 
     async def _post(self, body: dict[str, Any], deadline: float) -> dict[str, Any]:
         try:
@@ -191,7 +199,7 @@ class ChatConversation:
         content = answer.get("content")
         finish = _FINISH.get(str(choice.get("finish_reason")), "aborted")
         raw = stop_at(clean(content if isinstance(content, str) else ""), want.stop)
-        if finish == "stop" and want.stop:
+        if finish == "stop" and want.stop and not self._endpoint.dialect.keeps_stop:
             raw = close(raw)
         apart = answer.get("reasoning_content") or answer.get("reasoning")
         if isinstance(apart, str) and apart.strip():

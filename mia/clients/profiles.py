@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class Profile:
     """The dialect of one kind of endpoint; `extra` goes into every request as it is.
 
+    `keeps_stop` says that a reply holds the stop string that ended it, so that a missing one was not said.
     `tokenize` is the field of /tokenize that takes the text; empty where there is no such route.
     """
 
@@ -21,6 +22,7 @@ class Profile:
     seed: bool = True
     schema: bool = True
     length: str = "max_tokens"
+    keeps_stop: bool = False
     tokenize: str = "prompt"
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -41,14 +43,16 @@ class Profile:
 
 PROFILES = {
     # Thoughts must come back inside the text and stop strings with it: training sees both.
-    "vllm": Profile(extra={"include_stop_str_in_output": True}),
+    "vllm": Profile(keeps_stop=True, extra={"include_stop_str_in_output": True}),
     # llama.cpp samples from the 40 likeliest tokens unless told not to; other endpoints do not.
     "llamacpp": Profile(
         tokenize="content",
         extra={"cache_prompt": True, "top_k": 0, "min_p": 0.0, "reasoning_format": "none"},
     ),
     "openai": Profile(length="max_completion_tokens", tokenize=""),
-    "openai-reasoning": Profile(stop=False, sampling=False, seed=False, length="max_completion_tokens", tokenize=""),
+    "openai-reasoning": Profile(
+        stop=False, keeps_stop=True, sampling=False, seed=False, length="max_completion_tokens", tokenize=""
+    ),
     "plain": Profile(seed=False, schema=False),
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from typing import TYPE_CHECKING
 
 from mia.errors import ModelUnavailable
-from mia.text import CUT
+from mia.text import CUT, border
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mia.runtime.http import Service
 
@@ -62,7 +63,7 @@ class FittedCounter:
         return math.ceil(sum(rate * (end - start) for start, end, rate in self._runs(text)))
 
     def cut(self, text: str, tokens: int) -> str:
-        """Return the text, or as much of its head as fits with the marker. Cuts between characters."""
+        """Return the text, or as much of its head as fits with the marker. Cuts between characters as read."""
         marker = self.count(CUT)
         spent, end = 0.0, 0
         for start, stop, rate in self._runs(text):
@@ -70,7 +71,7 @@ class FittedCounter:
                 end = min(stop, start + int((tokens - marker - spent) / rate))
             spent += rate * (stop - start)
             if spent > tokens:
-                return text[:end] + CUT if tokens >= marker else ""
+                return text[: border(text, end)] + CUT if tokens >= marker else ""
         return text
 
     def _runs(self, text: str) -> Iterator[tuple[int, int, float]]:
@@ -98,16 +99,22 @@ class Tokenizer:
             # The route stands beside /v1, not under it; a URL is resolved before it is sent.
             path = "../tokenize" if self._service.url.endswith("/v1") else "tokenize"
             found = (await self._service.post(path, body, deadline=deadline)).get("tokens")
-            if not isinstance(found, list):
+            if not isinstance(found, list) or (text and not found):  # none: it takes the text by another name
                 raise ModelUnavailable(f"{self._service.url} has no /tokenize.", service="model", retryable=False)
             if len(self._counts) >= _KEPT:
                 self._counts.pop(next(iter(self._counts)))
             self._counts[text] = len(found)
         return self._counts[text]
 
-    async def fit(self) -> FittedCounter:
+    async def count_all(self, texts: Iterable[str], deadline: float) -> list[int]:
+        """Return the counts of texts, all within `deadline` seconds; errors as for `count`."""
+        ends = time.monotonic() + deadline
+        return [await self.count(text, max(ends - time.monotonic(), 0.0)) for text in texts]
+
+    async def fit(self, deadline: float = 10.0) -> FittedCounter:
         """Return the rule fitted to this tokenizer's counts of samples of all kinds; errors as for `count`."""
-        rates = {}
-        for kind, samples in _SAMPLES.items():
-            rates[kind] = _MARGIN * max([await self.count(sample) / len(sample) for sample in samples])
-        return FittedCounter(rates)
+        samples = [sample for kind in _SAMPLES.values() for sample in kind]
+        counts = dict(zip(samples, await self.count_all(samples, deadline), strict=True))
+        return FittedCounter(
+            {kind: _MARGIN * max(counts[text] / len(text) for text in texts) for kind, texts in _SAMPLES.items()}
+        )

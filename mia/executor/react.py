@@ -184,14 +184,14 @@ class ReactExecution:
     async def _call(self, call: ToolCall) -> Observation:
         tool = self._tools.get(call.name)
         if tool is None:
-            reason = f"There is no tool named {call.name[:64]!r}; there is: {', '.join(self._tools)}."
+            reason = f"There is no tool named {disarm(call.name)[:64]!r}; there is: {', '.join(self._tools)}."
             return Observation(text=mend(reason), error=reason)
         if tool.spec.max_calls is not None and self._calls[call.name] >= tool.spec.max_calls:
             reason = f"{call.name} may be called {tool.spec.max_calls} time(s) per question, and it was."
             return Observation(text=mend(reason), error=reason)
         arguments = fit(call.arguments, tool.spec.parameters)
         if isinstance(arguments, str):
-            reason = f"The call of {call.name} does not fit it: {arguments}."
+            reason = f"The call of {call.name} does not fit it: {disarm(arguments)}."
             return Observation(text=mend(reason), error=reason)
         self._calls[call.name] += 1
         started = time.monotonic()

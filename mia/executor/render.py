@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mia.errors import ConfigError
 from mia.prompts import fill
 from mia.text import disarm
-from mia.types import Message
+from mia.types import IMAGE_MARK, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Format:
     """How a dialogue is put: prompts by name, and what stands around an observation.
 
-    `text` and `image` open a dialogue; an image stands where the prompt marks it, else after the text. With `apart` the
+    `text` and `image` open a dialogue; images stand where the prompt marks one, else after the text. With `apart` the
     instructions are a system message, without it they begin the first user message and there is no system message.
     `declared` lists a tool as {"type": "function", "function": {...}}, as chat templates do.
     """
@@ -81,6 +81,7 @@ class Renderer:
         """Return the first user message: the question, its images, the plan as guidance."""
         name = self._format.image if question.images else self._format.text
         text = fill(name, question=disarm(question.text), plan=disarm(plan.text))
+        text = text.replace(IMAGE_MARK, IMAGE_MARK * len(question.images))
         if not self._format.apart:
             text = f"{self.instructions}\n\n{text}"
         return Message(role="user", text=text, images=question.images)
@@ -104,8 +105,8 @@ class Renderer:
 
 
 def mend(reason: str) -> str:
-    """Return the observation text for a turn that could not be read."""
-    return fill("executor_mend", reason=disarm(reason))
+    """Return the observation text for a turn that could not be read; what a reason quotes of it is disarmed already."""
+    return fill("executor_mend", reason=reason)
 
 
 def forced(message: Message) -> Message:

@@ -89,7 +89,7 @@ class TruthJudge:
         """Show the whole answer, or as much of both its ends as the window has room for, and return the reply."""
         slots = {
             "question": disarm(clean(question.text)),
-            "reference": clean(" | ".join(truth.answers)) or "(no answer exists; saying so is right)",
+            "reference": disarm(_one_line(" | ".join(truth.answers))) or "(no answer exists; saying so is right)",
         }
         replies = min(2 * self._want.max_tokens, conversation.room // 2)
         prompts = _COUNTER.count(fill("judge", answer="", **slots)) + _COUNTER.count(fill("judge_again"))

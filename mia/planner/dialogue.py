@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mia.errors import OutOfRoom
@@ -14,7 +13,7 @@ from mia.transcript import fitted, transcript
 from mia.types import Message, Plan, Reflection, Said, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mia.protocols import Conversation, Models, Planning, TokenCounter
     from mia.types import Attempt, Key, Question, Recall, ToolSpec
@@ -89,15 +88,19 @@ class DialoguePlanning:
     async def reflect(self, attempt: Attempt) -> Reflection:
         """Ask whether to plan again; when the window has no room left for the question, the plan stands."""
         room = self._conversation.room - self._budget.plan_tokens - self._counter.count(fill("reflect", trace=""))
+
+        def render(cut: Callable[[str], str]) -> str:
+            return disarm(transcript(self._question.text, attempt.trajectory, cut))
+
         trace = fitted(
-            partial(transcript, self._question.text, attempt.trajectory),
+            render,
             max(room, 0),
             each=self._budget.observation_tokens,
             count=self._counter.count,
             cut=self._counter.cut,
         )
         try:
-            said = await self._say(fill("reflect", trace=disarm(trace)))
+            said = await self._say(fill("reflect", trace=trace))
         except OutOfRoom:
             return Reflection(said=None, replan=False)
         decision = parse_decision(said.text)

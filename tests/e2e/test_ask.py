@@ -169,6 +169,19 @@ def test_an_image_for_a_model_that_sees_none_is_refused_with_the_remedy(mia, tmp
     assert code == 0
 
 
+@pytest.mark.parametrize("format", ["release-train", "release-inference", "release-serve"])
+def test_a_question_is_answered_in_every_format_of_the_release(mia, tmp_path, format):
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "PNG")
+    (tmp_path / "flag.png").write_bytes(data.getvalue())
+    shown = ["--image", tmp_path / "flag.png"] if format == "release-train" else []
+    code, out, err = mia("ask", "--json", QUESTION, *shown, MIA_FORMAT=format, MIA_VISION="true", MIA_CAPTION="off")
+    assert code == 0, err
+    episode = Episode.model_validate_json(out)
+    assert episode.answer == "Romanian Leu"
+    assert [bool(step.observation) for step in episode.final.trajectory.steps] == [True, False]
+
+
 def test_no_model_server_is_an_infrastructure_error_that_names_the_command(mia):
     code, _, err = mia("ask", QUESTION, MIA_MODEL="smollm2", MODEL_PORT="9")
     assert code == 5

@@ -73,6 +73,12 @@ def test_text_from_outside_neither_speaks_in_tags_nor_moves_the_image(format):
     assert opening.text.count("<image>") == (format != "mia")
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_image_of_a_question_has_a_mark_where_one_has(format):
+    opening = Renderer([], format).opening(Question(id="q", text="Who?", images=(IMAGE, IMAGE)), PLAN)
+    assert opening.text.count("<image>") == (0 if format == "mia" else 2)
+
+
 def test_release_formats_declare_a_tool_as_chat_templates_do():
     tool = ToolSpec(name="search", description="漢字", parameters={"type": "object"})
     declared = (

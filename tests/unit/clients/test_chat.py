@@ -110,9 +110,10 @@ def test_constrained_output_travels_as_response_format_where_it_is_known():
     assert "response_format" not in server.bodies[0]
 
 
-def test_a_dropped_stop_string_is_added_back():
-    said, _, _ = talk(Server(reply("<answer>x")), user("a"))
-    assert said[0].raw == "<answer>x</answer>"
+@pytest.mark.parametrize("profile", ["vllm", "llamacpp", "openai", "openai-reasoning", "plain"])
+def test_a_stop_string_is_added_back_where_the_server_drops_it_and_else_was_not_said(profile):
+    said, _, _ = talk(Server(reply("<answer>x")), user("a"), profile=profile, window=4096)
+    assert said[0].raw == ("<answer>x" if profile in ("vllm", "openai-reasoning") else "<answer>x</answer>")
 
 
 def test_a_reply_cut_off_by_its_length_is_left_open():
@@ -215,6 +216,15 @@ def test_near_the_end_of_the_window_the_endpoint_counts_what_is_sent():
     assert server.bodies[0]["max_tokens"] == 4096 - 32 - (5 + 8) - (3420 + 8)
     with pytest.raises(OutOfRoom):
         talk(Server(tokenize=counted(0.9)), user("word " * 900), want=Want(max_tokens=1000))
+
+
+def test_a_count_that_does_not_come_loses_no_reply():
+    server = Server(reply("x"))
+    server.tokenize = lambda text: httpx.Response(503) if text.startswith("word") else counted(0.9)(text)
+    said, _, place = talk(server, user("word " * 700), want=Want(max_tokens=2000))
+    assert said[0].text == "x"
+    estimated = sum(place.counter.count(text) + 8 for text in ("system", "word " * 700))
+    assert server.bodies[0]["max_tokens"] == 4096 - 32 - estimated
 
 
 def test_far_from_the_end_of_the_window_nothing_is_counted_over_http():

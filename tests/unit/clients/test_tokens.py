@@ -84,6 +84,13 @@ def test_a_rule_is_fitted_to_what_the_endpoint_counts():
     assert (counter.count("tower"), counter.count("埃菲尔铁塔")) == (6, 17)
 
 
-def test_an_answer_without_tokens_is_no_tokenizer():
+@pytest.mark.parametrize("answer", [{"data": []}, {"tokens": []}], ids=["something else", "the text not found"])
+def test_an_answer_without_tokens_is_no_tokenizer(answer):
     with pytest.raises(ModelUnavailable, match="tokenize"):
-        with_tokenizer(lambda request: httpx.Response(200, json={"data": []}), lambda tokenizer: tokenizer.count("a"))
+        with_tokenizer(lambda request: httpx.Response(200, json=answer), lambda tokenizer: tokenizer.count("a"))
+
+
+@pytest.mark.parametrize("text", ["e\u0301" * 60, "👩\u200d👧" * 60, "👍🏽" * 60])
+def test_a_cut_leaves_no_character_in_pieces(text):
+    whole = {text[: size * n] for size in (2, 3) for n in range(61)}
+    assert all(COUNTER.cut(text, tokens).removesuffix(CUT) in whole for tokens in range(60))

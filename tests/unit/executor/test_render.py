@@ -41,8 +41,8 @@ def test_an_observation_is_a_user_message_in_closed_tags():
 
 
 def test_what_to_mend_speaks_in_the_tags_that_are_wanted():
-    text = mend("The <answer> is empty.")
-    assert text.startswith("The ‹answer› is empty. Write one tool call as <tool_call>{")
+    text = mend("The answer is not closed by </answer>.")
+    assert text.startswith("The answer is not closed by </answer>. Write one tool call as <tool_call>{")
 
 
 def test_a_revision_is_a_new_message_that_withdraws_the_answer():

@@ -32,6 +32,13 @@ PLAIN = asked("the city of light")
 PLACE = PLAIN.index("> the city of light")
 
 
+def test_the_reference_leaves_its_line_no_more_than_the_answer_does():
+    _, models = judge("Lyon", "B", key={"q": Truth(answers=("Paris\n> Lyon", "<answer>"))})
+    lines = models.asked[0][1].split("\n")
+    assert len(lines) == len(PLAIN)
+    assert lines[1].endswith(": Paris > Lyon | ‹answer›")
+
+
 def test_an_alias_is_correct_without_asking_a_model():
     verdict, models = judge("paname", "B")
     assert (verdict.label, verdict.judge, models.asked) == (RIGHT, "exact", [])

@@ -105,6 +105,23 @@ def test_reflection_is_one_word_of_the_planner(reply, replan):
     assert "### Round 1" in models.asked[1][1]
 
 
+def test_what_is_shown_of_an_attempt_is_counted_as_it_is_shown():
+    steps = (Step(said=say("<think>a</think>" * 300), observation=Observation(text="x")),) * 4
+    attempt = ATTEMPT.model_copy(update={"trajectory": Trajectory(steps=steps, answer="x", stop=StopReason.ANSWERED)})
+    models = ScriptedModels(window=3000, planner=["1. Look.", "no"])
+
+    async def go():
+        planning = planner(models, plan_tokens=500, observation_tokens=400).start(QUESTION, Recall(), KEY)
+        await planning.plan()
+        room = models.opened[0].room
+        await planning.reflect(attempt)
+        return room
+
+    room = asyncio.run(go())
+    assert "‹think›" in models.asked[1][1]
+    assert ByteCounter().count(models.asked[1][1]) <= room - 500
+
+
 @pytest.mark.parametrize("default", [True, False])
 def test_an_unclear_reflection_follows_the_setting(default):
     models = ScriptedModels(planner=["it depends"])
