@@ -42,7 +42,8 @@ class SearchTool:
 
     async def call(self, arguments: dict[str, Any], deadline: float) -> Observation:
         """Search. Arguments that hold no query are answered with what to mend; a service that is down raises."""
-        queries = _queries(arguments)
+        asked = _queries(arguments)
+        queries = [query[:_MAX_QUERY] for query in asked[:_MAX_QUERIES]]
         if not queries:
             reason = 'The arguments of search must be {"query_list": ["..."]} with at least one query.'
             return Observation(text=reason, error=reason)
@@ -59,15 +60,24 @@ class SearchTool:
                 retryable=False,
                 remedy="Check that MIA_SEARCH_URL points at a /retrieve service.",
             ) from error
-        return _observation(queries, found)
+        seen = _observation(queries, found)
+        return seen.model_copy(update={"text": _told(asked) + seen.text})
 
 
 def _queries(arguments: dict[str, Any]) -> list[str]:
     value = next((arguments[name] for name in _ALIASES if name in arguments), None)
     values = value if isinstance(value, list) else [value]
-    return [clean(query).strip()[:_MAX_QUERY] for query in values if isinstance(query, str) and query.strip()][
-        :_MAX_QUERIES
-    ]
+    return [clean(query).strip() for query in values if isinstance(query, str) and query.strip()]
+
+
+def _told(asked: list[str]) -> str:
+    """Return what of the queries was not searched, in a first line that no budget cuts; nothing when all of it was."""
+    parts = (
+        [f"only the first {_MAX_QUERIES} of {len(asked)} queries were searched"] if len(asked) > _MAX_QUERIES else []
+    )
+    if any(len(query) > _MAX_QUERY for query in asked[:_MAX_QUERIES]):
+        parts.append(f"of each query only the first {_MAX_QUERY} characters")
+    return f"[{', '.join(parts)}]\n" if parts else ""
 
 
 def _observation(queries: list[str], found: list[list[Document]]) -> Observation:

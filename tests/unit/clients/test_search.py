@@ -84,3 +84,17 @@ def test_a_passage_without_title_or_id_is_shown_by_what_it_has():
     bare = {"document": {"contents": '"Aba"\nA city.'}, "score": 1.0}
     seen = search({"query_list": ["a"]}, lambda request: httpx.Response(200, json={"result": [[bare]]}))
     assert "[1] Aba\nA city." in seen.text
+
+
+def test_queries_that_are_too_many_or_too_long_are_not_cut_in_silence():
+    asked = []
+
+    def respond(request):
+        asked.append(json.loads(request.content)["queries"])
+        return httpx.Response(200, json={"result": [[] for _ in asked[-1]]})
+
+    seen = search({"query_list": ["a" * 401, "b", "c", "d", "e"]}, respond)
+    assert asked == [["a" * 400, "b", "c", "d"]]
+    assert seen.text.startswith(
+        "[only the first 4 of 5 queries were searched, of each query only the first 400 characters]\nResults for: aaa"
+    )
