@@ -137,6 +137,7 @@ def _count(settings: SearchServiceSettings, lines: Lines, size: int) -> tuple[st
     """Count the terms of all lines, part by part; those that a build before this one counted are taken over."""
     language = settings.language
     parts: list[Part] = []
+    begun: set[str] = set()  # lines that come again make a part that is there or on its way
     kept = 0
 
     def tasks(show: Callable[[int, int], None]) -> Iterator[tuple[list[bytes], str, Path]]:
@@ -144,11 +145,13 @@ def _count(settings: SearchServiceSettings, lines: Lines, size: int) -> tuple[st
         for batch in batches(lines):
             if language == AUTO:
                 language = detect(_texts(batch[:SAMPLE]))
-            parts.append(Part(settings.index / PARTS / name_of(batch, language)))
-            if parts[-1].is_whole():
+            name = name_of(batch, language)
+            parts.append(Part(settings.index / PARTS / name))
+            if name not in begun and parts[-1].is_whole():
                 kept += 1
-            else:
+            elif name not in begun:
                 yield batch, language, parts[-1].folder
+            begun.add(name)
             show(lines.position, size)
 
     (settings.index / PARTS).mkdir(exist_ok=True)

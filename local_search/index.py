@@ -112,9 +112,16 @@ class Index:
         """Return rows as `search` returns documents."""
         if not hasattr(self._own, "analyzer"):
             self._own.analyzer = Analyzer(self.manifest.language)
-            self._own.scores = np.zeros(self.manifest.rows, np.float32)
         terms = self._own.analyzer.terms(query[:QUERY_CHARACTERS])
-        return self._postings.best([*terms, whole(terms)], limit, self._own.scores) if terms else []
+        if not terms:
+            return []
+        # Put back only after a search that came to its end: what another left would count in the next.
+        scores = self._own.__dict__.pop("scores", None)
+        if scores is None:
+            scores = np.zeros(self.manifest.rows, np.float32)
+        found = self._postings.best([*terms, whole(terms)], limit, scores)
+        self._own.scores = scores
+        return found
 
     def read(self, found: Sequence[tuple[int, float]]) -> list[tuple[dict[str, Any], float]]:
         """Read the documents of rows. Raises StorageError when the corpus is not what was indexed."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-FORMAT = 3  # raise it when terms or files change their meaning
+FORMAT = 4  # raise it when terms or files change their meaning
 TITLE_WEIGHT = 4  # a term of the title counts this often, which puts a thing's own page before pages that mention it
 PART_BYTES = 16 << 20
 SUMS = "sums.json"

@@ -41,11 +41,11 @@ LEAST_SHARE = 0.15  # of the words of a text are stop words of its language: 0.2
 LEAST_LEAD = 1.2
 KNOWN_WORDS = 200_000
 
-# Scripts that write no spaces between words (Han, kana, Thai, Lao, Burmese, Khmer), and Hangul, whose words carry
-# endings: runs of them become pairs of neighbours.
+# Scripts that write no spaces between words (Han with its repetition mark and zero, kana, Thai, Lao, Burmese, Khmer),
+# and Hangul, whose words carry endings: runs of them become pairs of neighbours.
 _UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+    "\uf900-\ufaff\U00020000-\U0003ffff"
 )
 # `\w` leaves out the vowel signs of Indic scripts and the points of Arabic and Hebrew.
 _SIGNS = "\u0591-\u05c7\u0610-\u065f\u0900-\u0963\u0966-\u0dff"

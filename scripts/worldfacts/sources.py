@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -125,6 +126,24 @@ def countries() -> list[Country]:
     ]
 
 
+@cache
+def _names() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+
+
+def known_as(kind: str, name: str) -> list[str]:
+    """Return the names in use that the packages lack."""
+    found: list[str] = _names()[kind].get(name, [])
+    return found
+
+
+def respelled(people: str) -> str:
+    """Return names of people as they are spelled elsewhere."""
+    for name, elsewhere in _names()["person"].items():
+        people = people.replace(name, elsewhere)
+    return people
+
+
 def _country(code: str, row: dict[str, Any], other: dict[str, Any], names: dict[str, str]) -> Country:
     capital = CAPITALS_CORRECTED.get(code, row["capital"]).strip()
     also = CAPITALS_CORRECTED.get(code, other.get("capital") or "")
@@ -142,7 +161,7 @@ def _country(code: str, row: dict[str, Any], other: dict[str, Any], names: dict[
         iso2=code,
         iso3=row["iso3"],
         name=names[code],
-        aliases=tuple(sorted({row["name"], row["iso3"], *spellings})),
+        aliases=tuple(sorted({row["name"], row["iso3"], *spellings, *known_as("country", names[code])})),
         continent=CONTINENTS[row["continentcode"]],
         continent_agrees=CONTINENTS[row["continentcode"]].endswith((other.get("region") or "?").rstrip("s")),
         capital=capital if agreed else None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from babel import Locale, UnknownLocaleError
 
 from worldfacts import sources
 from worldfacts.countries import Places, country_key, spoken
-from worldfacts.world import Entity, Fact, Measure, join, plain
+from worldfacts.world import Entity, Fact, Measure, fold, join, plain
 
 MOST_USERS = 30
 MOST_SPEAKERS = 25
@@ -22,6 +22,7 @@ def add_currencies(places: Places) -> None:
     for country in places.countries:
         if country.currency:
             users[country.currency].append(country)
+    units = Counter(_unit(sources.ENGLISH.currencies[code]) for code in users)
     for code, countries in sorted(users.items()):
         name = sources.ENGLISH.currencies[code]
         if name in places.world.titles:
@@ -29,6 +30,7 @@ def add_currencies(places: Places) -> None:
         counted = sources.ENGLISH._data["currency_names_plural"].get(code)  # noqa: SLF001 - babel has no other way to it
         plural = counted.get("other") if counted else None
         aliases = {counted[form] for form in ("one", "other") if counted and form in counted} - {name}
+        aliases |= {*sources.known_as("currency", name), *([_unit(name)] if units[_unit(name)] == 1 else [])}
         entity = Entity("currency", name, name, f"the {name}", tuple(sorted(aliases)))
         entity.chinese = sources.CHINESE.currencies.get(code, "")
         symbol = sources.ENGLISH.currency_symbols.get(code)
@@ -54,6 +56,11 @@ def add_currencies(places: Places) -> None:
         places.world.add(entity)
 
 
+def _unit(currency: str) -> str:
+    """Return the last word of a currency's name, such as yen."""
+    return fold(currency.rsplit(maxsplit=1)[-1])
+
+
 def add_languages(places: Places) -> None:
     """Add the official languages."""
     speakers = defaultdict(list)
@@ -64,7 +71,7 @@ def add_languages(places: Places) -> None:
     for name, countries in sorted(speakers.items()):
         code = codes[name]
         entity = Entity("language", name, f"{name} language", f"the {name} language")
-        entity.aliases = (f"{name} language",)
+        entity.aliases = (f"{name} language", *sources.known_as("language", name))
         entity.chinese = sources.CHINESE.languages.get(code, "")
         script, script_chinese = sources.script_of(code) or ("", "")
         han = script in ("Simplified", "Traditional")
@@ -195,6 +202,9 @@ def _years_agree(row: dict[str, object]) -> bool:
 
 def _people(names: str) -> tuple[str, ...]:
     """Return other ways to write who discovered an element."""
-    spaced = re.sub(r"\.(?=\w)", ". ", names)
-    several = re.sub(r",\s*(?=[^,]*$)", " and ", spaced)
-    return tuple(sorted({spaced, several, plain(names), plain(spaced)} - {names}))
+    found = {names, sources.respelled(names)}
+    found |= {each.replace("Sir ", "") for each in found}
+    found |= {re.sub(r"\.(?=\w)", ". ", each) for each in found}
+    found |= {re.sub(r"[,;]\s*(?=[^,;]*$)", " and ", each) for each in found}
+    found |= {plain(each) for each in found}
+    return tuple(sorted(found - {names}))

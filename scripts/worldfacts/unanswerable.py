@@ -61,7 +61,8 @@ def _false_premises(world: World, split: str) -> Iterator[Question]:
     turns = []
     for spec in wording.load("unanswerable")["false_premise"]:
         anchors = shuffled(_of_split(world, spec["kind"], split), "false premise", spec["label"])
-        turns.append([(spec, anchor) for anchor in anchors if spec["relation"] in anchor.not_single])
+        several = (each for each in anchors if spec["relation"] in each.not_single)
+        turns.append([(spec, anchor) for anchor in several if anchor.name not in spec.get("but", ())])
     for place in range(max(map(len, turns))):
         for turn in turns:
             if place < len(turn):

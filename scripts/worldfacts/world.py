@@ -113,7 +113,7 @@ def holds(text: str, part: str) -> bool:
     text, part = fold(text), fold(part)
     if len(part) >= 4 or not part.isascii():
         return part in text
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None
+    return re.search(rf"(?<![a-z0-9]){re.escape(part)}(?![a-z0-9])", text) is not None  # Chinese has no spaces
 
 
 def number(value: float) -> str:

@@ -396,6 +396,31 @@ def test_an_index_is_the_same_in_whatever_parts_and_blocks_it_was_made(settings,
     assert not (settings.index / PARTS).exists()
 
 
+def test_lines_that_come_again_are_counted_once_and_found_in_every_place(settings, monkeypatch, caplog):
+    line = {"contents": '"Alpha"\nbeta'}
+    written(settings.corpus, [line] * 300)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 500)
+    counted_now = counted(monkeypatch, parts_module, "count")
+    with caplog.at_level(logging.INFO):
+        manifest = build(settings.model_copy(update={"workers": 1}))
+    folders_made = [folder for _, _, folder in counted_now]
+    assert len(folders_made) == len(set(folders_made)) == 2  # a full part, and the last
+    assert "took over" not in caplog.text
+    with closing(Index.open(settings)) as index:
+        assert [row for row, _ in index.find("beta", 500)] == list(range(manifest.rows))
+
+
+def test_a_search_that_fails_leaves_nothing_to_the_next(settings, monkeypatch):
+    build(settings)
+    with closing(Index.open(settings)) as index:
+        expected = index.find("city in Nigeria", 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(postings_module.np, "concatenate", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                index.find("city in Nigeria", 3)
+        assert index.find("city in Nigeria", 3) == expected
+
+
 def test_a_build_that_was_stopped_goes_on(settings, monkeypatch):
     many(settings)
     monkeypatch.setattr(parts_module, "PART_BYTES", 500)

@@ -47,7 +47,7 @@ def tells(text, part):
     text, part = fold(text), fold(part)
     if len(part) >= 4 or not part.isascii():
         return part in text
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None
+    return re.search(rf"(?<![a-z0-9]){re.escape(part)}(?![a-z0-9])", text) is not None
 
 
 def chains(name):
@@ -109,6 +109,16 @@ def test_a_chain_ends_in_its_answer_and_nothing_before_tells_it():
             assert not any(tells(row["question"], answer) for answer in row["answers"]), row["question"]
             *before, last = row["supporting_ids"]
             assert not any(tells(passages()[each]["text"], row["answers"][0]) for each in before if each != last)
+
+
+@pytest.mark.parametrize(
+    ("answer", "other"),
+    [("United Kingdom", "UK"), ("Turkey", "Türkiye"), ("Japanese Yen", "yen"), ("Chinese Yuan", "Renminbi")],
+)
+def test_names_in_use_are_answers_too(answer, other):
+    found = [row["answers"] for name in ANSWERED for row in rows(name) if row["answers"][0] == answer]
+    assert found
+    assert all(other in answers for answers in found)
 
 
 def test_unanswerable_questions_say_so_and_why():
