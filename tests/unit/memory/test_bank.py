@@ -16,11 +16,6 @@ ones = partial(fresh, vector=np.ones(64), caption=np.zeros(64))
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "memory.sqlite"
-
-
-@pytest.fixture
 def bank(path):
     with closing(Bank.open(path, Letters())) as bank:
         yield bank

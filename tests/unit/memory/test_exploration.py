@@ -45,17 +45,6 @@ def waiting(manager, step=0):
     return {text: len(some) for text, some in manager.bank.storage.explorations("run", step).items()}
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "memory.sqlite"
-
-
-@pytest.fixture
-def manager(path):
-    with closing(managed(path)) as manager:
-        yield manager
-
-
 def test_of_successes_the_one_of_fewest_turns_is_chosen_and_of_equals_the_first():
     long, short, equal = (episode("q", number=number, turns=turns) for number, turns in ((0, 3), (2, 2), (1, 2)))
     assert choose([long, short, equal]).success is equal

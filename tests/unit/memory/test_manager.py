@@ -27,17 +27,6 @@ ZEROS = {"vector": np.zeros(64), "caption": np.zeros(64)}
 IMAGE = ImageRef(sha256="0", mime="image/png", width=1, height=1)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "memory.sqlite"
-
-
-@pytest.fixture
-def manager(path):
-    with closing(managed(path)) as manager:
-        yield manager
-
-
 def test_what_is_remembered_is_recalled(manager):
     remember(manager, episode("capital of France"), episode("capital of Italy", Label.INCORRECT), episode("zzzz"))
     shown = recall(manager, "capital of Francia")
