@@ -9,34 +9,47 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mia import wiring
 from mia.cli.drawing import counted, progress, say
 from mia.cli.failures import failed
+from mia.cli.results import outcomes, shares, summary
 from mia.errors import ConfigError
 from mia.evaluation.datasets import Dataset, read_dataset
-from mia.evaluation.report import outcome, report
-from mia.evaluation.runner import finished, run
+from mia.evaluation.report import comparable, report
+from mia.evaluation.runner import finished, run, whole
 from mia.memory.manager import Manager
 from mia.prompts import fingerprint
 from mia.runs.folder import RunFolder, new_id
 from mia.runtime.settings import RoleSettings, load
+from mia.wiring import Method
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mia.types import Episode
 
 
 def evaluate(  # noqa: PLR0913  (one parameter per option)
-    data: Annotated[Path, typer.Argument(help="JSON lines with id, question and answers.")],
+    data: Annotated[Path, typer.Argument(help="JSON lines with id, question and answers; type, too, if they have it.")],
     *,
+    method: Annotated[Method, typer.Option(help="The loop, or a baseline that has neither plans nor memory.")] = (
+        Method.LOOP
+    ),
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N questions.")] = None,
+    per_type: Annotated[
+        int | None, typer.Option(min=1, help="Only N questions of each type, always the same ones.")
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, help="Questions at once; with 1 each sees the memories of all before it.")
     ] = 1,
+    against: Annotated[
+        Path | None, typer.Option(help="Folder of a finished run over these questions, to compare with in pairs.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; naming one again resumes it.")] = None,
     run_id: Annotated[str, typer.Option(help="Id of a new run; the same id repeats a run's seeds.")] = "",
+    memory: Annotated[str | None, typer.Option(help="bank, or none. [MIA_MEMORY]")] = None,
     memory_path: Annotated[Path | None, typer.Option(help="Memory to use. [default: a fresh one in the run]")] = None,
     model: Annotated[str | None, typer.Option(help="URL of a model server ending in /v1. [MIA_MODEL]")] = None,
     search_url: Annotated[str | None, typer.Option(help="URL of a search service. [MIA_SEARCH_URL]")] = None,
@@ -45,26 +58,37 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
 
     Example: mia eval data/worldfacts/dev.jsonl --limit 8 --out runs/first
     """
-    settings = load(RoleSettings, model=model, search_url=search_url, memory_path=memory_path, benchmark=True)
+    settings = load(
+        RoleSettings, model=model, search_url=search_url, memory=memory, memory_path=memory_path, benchmark=True
+    )
     if settings.judge == "none":
         raise ConfigError("An evaluation needs a judge.", remedy="Set MIA_JUDGE to exact or truth.")
+    others = whole(RunFolder(against)) if against else None
     path = out or settings.home / (run_id := run_id or new_id("eval"))
     if memory_path is None:
         settings = settings.model_copy(update={"memory_path": path / "memory.sqlite"})
-    dataset = read_dataset(data, settings, limit)
+    dataset = read_dataset(data, settings, limit, per_type)
+    if others is not None:
+        comparable(dataset.questions, others)
     # Where things are and who may use them does not change what is measured, and may differ when a run is resumed.
     place = {name for name in RoleSettings.model_fields if name.endswith(("_url", "_key", "_path"))}
     place |= {"model", "model_port", "home", "token"}
     made_by = {
+        "method": method,
         "settings": settings.model_dump(mode="json", exclude=place),
         "concurrency": concurrency,
-        "models": asyncio.run(wiring.served(settings)),
+        "models": asyncio.run(wiring.served(settings, method)),
         "prompts": fingerprint(),
-        "data": {"name": dataset.name, "sha256": dataset.sha256, "size": len(dataset.questions)},
+        "data": {
+            "name": dataset.name,
+            "sha256": dataset.sha256,
+            "size": len(dataset.questions),
+            "per_type": per_type,
+        },
     }
     folder = RunFolder.create(path, made_by, run_id)
-    episodes, missed = asyncio.run(_run(settings, dataset, folder, concurrency))
-    _show(dataset, episodes, folder)
+    episodes, missed = asyncio.run(_run(settings, method, dataset, folder, concurrency))
+    _show(dataset, episodes, folder, others)
     if missed:
         wanted = ", ".join(counted(count, noun) for noun, count in sorted(missed.items()))
         say(f"a model was asked for the memory and failed to write: {wanted}")
@@ -74,11 +98,11 @@ def evaluate(  # noqa: PLR0913  (one parameter per option)
 
 
 async def _run(
-    settings: RoleSettings, dataset: Dataset, folder: RunFolder, concurrency: int
+    settings: RoleSettings, method: Method, dataset: Dataset, folder: RunFolder, concurrency: int
 ) -> tuple[list[Episode], Counter[str]]:
     """Return the episodes, and what a model was asked for by the memory and did not bring."""
     count = set(finished(folder))
-    async with wiring.agent(settings, answer_key=dataset.answer_key) as agent:
+    async with wiring.agent(settings, method=method, answer_key=dataset.answer_key) as agent:
         with progress() as bar:
             task = bar.add_task(dataset.name, total=len(dataset.questions), completed=len(count))
 
@@ -91,42 +115,11 @@ async def _run(
         return episodes, agent.memory.counts if isinstance(agent.memory, Manager) else Counter()
 
 
-def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder) -> None:
+def _show(dataset: Dataset, episodes: list[Episode], folder: RunFolder, others: Mapping[str, Episode] | None) -> None:
     console = Console()
-    table = Table(title=dataset.name, expand=True)
-    for name, ratio in (("question", 3), ("answer", 2), ("truth", 2)):
-        table.add_column(name, ratio=ratio, no_wrap=True, overflow="ellipsis")
-    table.add_column("outcome")
-    table.add_column("searches", justify="right")
-    table.add_column("s", justify="right")
-    for episode in episodes:
-        truth = dataset.answer_key[episode.question.id]
-        table.add_row(
-            Text(episode.question.text),
-            Text(episode.answer or "-"),
-            Text(" | ".join(truth.answers)),
-            outcome(episode),
-            str(sum(episode.cost.tool_calls.values())),
-            f"{episode.cost.seconds.get('all', 0.0):.1f}",
-        )
-    console.print(table)
-    result = report(episodes)
-    low, high = result.interval
-    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(result.outcomes.items()))
-    stops = Counter(episode.final.trajectory.stop.value for episode in episodes if episode.final)
-    ended = ", ".join(f"{count} {name}" for name, count in stops.most_common())
-    console.print(Text(f"{result.size} questions: {outcomes}."))
-    console.print(Text(f"searching ended by: {ended or 'nothing'}"))
-    replans = sum(max(0, len(episode.attempts) - 1) for episode in episodes)
-    shown = sum(len(episode.recall.ids) for episode in episodes)
-    console.print(Text(f"{shown} memories shown, {replans} plans revised"))
-    console.print(
-        Text(f"accuracy {result.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}), failures counted as wrong")
-    )
-    console.print(
-        Text(
-            f"{result.model_calls} model calls, {result.searches} searches, "
-            f"{result.tokens:,} tokens, {result.seconds:.0f} s"
-        )
-    )
+    console.print(outcomes(dataset, episodes))
+    for line in summary(episodes, report(episodes)):
+        console.print(Text(line))
+    if others is not None or len({dataset.types[episode.question.id] for episode in episodes}) > 1:
+        console.print(shares(episodes, dataset.types, others))
     console.print(Text(f"recorded in {folder.path}"), soft_wrap=True)

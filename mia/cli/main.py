@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import mia
-from mia.cli import ask, config, evaluate, memory, serve
+from mia.cli import ask, compare, config, evaluate, memory, serve
 from mia.errors import MiaError
 
 HELP = """Memory Intelligence Agent: answers questions by planning, searching and remembering.
@@ -21,6 +21,7 @@ Exit codes: 0 answered; 1 no answer was found; 2 the input cannot be used; 3 the
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("ask")(ask.ask)
 app.command("eval")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("config")(config.config)
 app.add_typer(memory.app, name="memory")
 app.add_typer(serve.app, name="serve")

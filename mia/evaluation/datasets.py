@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Questions in file order, the answer key beside them, and the hash of the file they come from."""
+    """Questions in file order, beside them answer key and types by id, and the hash of the file they come from."""
 
     name: str
     questions: tuple[Question, ...]
     answer_key: dict[str, Truth]
+    types: dict[str, str]
     sha256: str
 
 
-def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None) -> Dataset:
-    """Read `{id, question, answers, unanswerable?}` lines; the first `limit` of them.
+def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None, per_type: int | None = None) -> Dataset:
+    """Read `{id, question, answers, unanswerable?, type?}` lines, or a part of them.
+
+    With `per_type` that is a sample of so many of each type, the same whenever it is taken: those whose ids have the
+    lowest hashes. With `limit` it is the first so many, of the sample if there is one.
 
     Raises:
         InputError: the file cannot be read, a line does not fit, or an id appears twice. Nothing is skipped, since a
@@ -42,8 +46,9 @@ def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None) -
         raise InputError(f"The data set {path} cannot be read: {error.strerror}.", remedy="Check the path.") from error
     questions: list[Question] = []
     answer_key: dict[str, Truth] = {}
+    types: dict[str, str] = {}
     for number, line in enumerate(data.splitlines(), 1):
-        if limit is not None and len(questions) >= limit:
+        if limit is not None and per_type is None and len(questions) >= limit:
             break
         if not line.strip():
             continue
@@ -60,9 +65,19 @@ def read_dataset(path: Path, settings: RoleSettings, limit: int | None = None) -
             raise InputError(f"Line {number} of {path} repeats the id {question.id!r}.", remedy="Give each its own id.")
         questions.append(question)
         answer_key[question.id] = answer_key_row
+        types[question.id] = str(row.get("type", ""))
     if not questions:
         raise InputError(f"{path} holds no question.", remedy="Name a file of JSON lines with at least one.")
-    return Dataset(path.stem, tuple(questions), answer_key, hashlib.sha256(data).hexdigest())
+    chosen = questions if per_type is None else _sample(questions, types, per_type)
+    return Dataset(path.stem, tuple(chosen[:limit]), answer_key, types, hashlib.sha256(data).hexdigest())
+
+
+def _sample(questions: list[Question], types: dict[str, str], each: int) -> list[Question]:
+    chosen: dict[str, list[str]] = {}
+    for question in sorted(questions, key=lambda question: hashlib.sha256(question.id.encode()).digest()):
+        chosen.setdefault(types[question.id], []).append(question.id)
+    kept = {name for names in chosen.values() for name in names[:each]}
+    return [question for question in questions if question.id in kept]
 
 
 def _truth(row: dict[str, Any]) -> Truth:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from mia.errors import MiaError
+from mia.errors import InputError, MiaError
 from mia.types import Key
 
 if TYPE_CHECKING:
@@ -18,9 +18,30 @@ if TYPE_CHECKING:
 _TRIES = 2
 
 
+def latest(folder: RunFolder) -> dict[str, Episode]:
+    """Return the last episode of each question."""
+    return {episode.key.question_id: episode for episode in folder.episodes()}
+
+
 def finished(folder: RunFolder) -> dict[str, Episode]:
     """Return the last episode of each question that ended without a failure."""
-    return {episode.key.question_id: episode for episode in folder.episodes() if not episode.failure}
+    return {name: episode for name, episode in latest(folder).items() if not episode.failure}
+
+
+def whole(folder: RunFolder) -> dict[str, Episode]:
+    """Return the last episode of every question of a run.
+
+    Raises:
+        InputError: it is no run, or not all of its questions have been asked yet.
+    """
+    size = folder.manifest.get("made_by", {}).get("data", {}).get("size", 0)
+    episodes = latest(folder)
+    if not size or len(episodes) < size:
+        raise InputError(
+            f"The run in {folder.path} holds {len(episodes)} of {size} questions.",
+            remedy="Run its `mia eval` again to the end: naming its folder resumes it.",
+        )
+    return episodes
 
 
 async def run(

@@ -13,7 +13,14 @@ from mia.text import clean
 if TYPE_CHECKING:
     from mia.types import Truth
 
-_NO_ANSWER = ("unanswerable", "no answer", "there is no answer", "it cannot be answered")
+# What says that there is no answer, or none that can be found. "None" and "no" are not here: they answer questions.
+_NO_ANSWER = (
+    *("unanswerable", "no answer", "there is no answer", "it cannot be answered", "cannot be answered"),
+    *("unknown", "not known", "I do not know", "I don't know", "cannot be determined"),
+    *("not found", "no answer found", "no answer was found", "could not be found", "cannot be found"),
+    *("not recorded", "no information", "not available", "N/A"),
+    *("未知", "不知道", "无法确定", "无法回答", "没有答案", "找不到", "未找到", "没有找到", "没有记录"),
+)
 
 # Soft hyphen, zero-width space, byte order mark, direction marks; not the joiners, which Persian and emoji need.
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufe0e\ufe0f]")

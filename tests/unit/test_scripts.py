@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["install.sh", "scripts/check.sh", "scripts/test.sh", "scripts/quickstart.sh", "local_search/run.sh"]
+COMMANDS = [
+    "install.sh",
+    "scripts/check.sh",
+    "scripts/test.sh",
+    "scripts/quickstart.sh",
+    "scripts/evaluate_embedded.sh",
+    "local_search/run.sh",
+]
 
 
 def bash(*arguments, **environment):
@@ -34,6 +41,12 @@ def test_help_tells_the_usage(script):
         (["scripts/check.sh"], "lint-imports"),
         (["scripts/test.sh", "house"], "bash tests/ci/10_house.sh"),
         (["scripts/quickstart.sh", "3"], "bin/mia eval data/worldfacts/dev.jsonl --limit 3"),
+        (["scripts/quickstart.sh", "--full"], "bin/mia compare runs/quickstart-"),
+        (
+            ["scripts/evaluate_embedded.sh"],
+            "bin/mia eval data/worldfacts/test.jsonl --per-type 1000 --out runs/embedded/",
+        ),
+        (["scripts/evaluate_embedded.sh", "--quick", "--out", "x"], "benchmarks/embedded.py reading x --size 4"),
         (["tests/ci/20_unit.sh"], "-m pytest tests/unit tests/service"),
         (["local_search/run.sh"], "-m local_search serve --corpus data/worldfacts/corpus.jsonl"),
         ([".ci/run"], "bash tests/ci/30_e2e.sh"),

@@ -9,10 +9,10 @@ from mia.runtime.settings import RoleSettings, load
 ROW = {"id": "a", "question": "Who?", "answers": ["Ada"]}
 
 
-def read(tmp_path, *lines, limit=None):
+def read(tmp_path, *lines, limit=None, per_type=None):
     path = tmp_path / "data.jsonl"
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-    return read_dataset(path, load(RoleSettings, home=tmp_path), limit)
+    return read_dataset(path, load(RoleSettings, home=tmp_path), limit, per_type)
 
 
 def test_questions_and_truths_are_kept_apart(tmp_path):
@@ -24,6 +24,16 @@ def test_questions_and_truths_are_kept_apart(tmp_path):
 
 def test_a_limit_takes_the_first(tmp_path):
     assert len(read(tmp_path, ROW, {**ROW, "id": "b"}, limit=1).questions) == 1
+
+
+def test_a_sample_holds_so_many_of_each_type_in_file_order_whatever_the_order_of_the_file(tmp_path):
+    rows = [{**ROW, "id": f"{kind}{n}", "type": kind} for n in range(20) for kind in "xy"]
+    sample = read(tmp_path, *rows, ROW, per_type=3)
+    ids = [question.id for question in sample.questions]
+    assert sorted(sample.types[name] for name in ids) == ["", "x", "x", "x", "y", "y", "y"]
+    assert ids == [row["id"] for row in [*rows, ROW] if row["id"] in ids]
+    assert {question.id for question in read(tmp_path, ROW, *rows[::-1], per_type=3).questions} == set(ids)
+    assert len(read(tmp_path, *rows, limit=2, per_type=3).questions) == 2
 
 
 @pytest.mark.parametrize(

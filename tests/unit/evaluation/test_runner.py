@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from mia.errors import StorageError
-from mia.evaluation.runner import run
+from mia.errors import InputError, StorageError
+from mia.evaluation.runner import run, whole
 from mia.runs.folder import RunFolder
-from mia.types import Episode, Failure, Question
+from mia.types import Episode, Failure, Key, Question
 
 QUESTIONS = [Question(id=str(n), text="?") for n in range(6)]
 DOWN = Failure(service="model", message="down")
@@ -64,3 +64,12 @@ def test_an_error_of_our_own_ends_the_run_as_itself(tmp_path):
 
     with pytest.raises(StorageError, match="full"):
         go(BrokenAgent(), RunFolder.create(tmp_path / "r", {}))
+
+
+def test_a_run_is_whole_once_every_question_has_an_episode_failed_or_not(tmp_path):
+    folder = RunFolder.create(tmp_path / "r", {"data": {"size": 6}})
+    folder.append(Episode(key=Key(run="r", question_id="0"), question=QUESTIONS[0]))
+    with pytest.raises(InputError, match="1 of 6 questions"):
+        whole(folder)
+    go(CountingAgent(q2=9), folder)
+    assert [bool(whole(folder)[str(n)].failure) for n in range(6)] == [False, False, True, False, False, False]

@@ -162,6 +162,19 @@ def test_saying_that_there_is_no_answer_is_right_where_there_is_none():
     assert not matches("There is no answer.", Truth(answers=("Paris",)))
 
 
+@pytest.mark.parametrize(
+    "said", ["unknown", "Not found.", "**Unknown**", "I don't know", "I don’t know.", "n/a", "无法确定。", "没有找到"]
+)
+def test_an_unanswerable_question_is_answered_rightly_by_saying_that_nothing_is_known(said):
+    assert matches(said, Truth(unanswerable=True))
+    assert not matches(said, Truth(answers=("Paris",)))
+
+
+@pytest.mark.parametrize("said", ["none", "no", "0", "Paris", "unknown, perhaps Paris", "The unknown soldier"])
+def test_an_answer_to_an_unanswerable_question_is_wrong(said):
+    assert not matches(said, Truth(unanswerable=True))
+
+
 @pytest.mark.parametrize("gold", ["Paris", "no", "A", "1999"])
 @pytest.mark.parametrize(
     "attack",

@@ -1,0 +1,1 @@
+"""Baselines: each is one file that plays a role of the loop in another way."""
