@@ -71,6 +71,11 @@ class Memory(Protocol):
 class Planning(Protocol):
     """One question's dialogue with the Planner."""
 
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, without the system message: what `Planner.resume` goes on from."""
+        ...
+
     async def plan(self) -> Plan:
         """Write the plan."""
         ...
@@ -98,6 +103,11 @@ class Planner(Protocol):
 
 class Execution(Protocol):
     """One question's dialogue with the Executor."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, without the system message: what `Executor.resume` goes on from."""
+        ...
 
     async def carry_out(self, plan: Plan) -> Trajectory:
         """Carry a plan out; a second call goes on in the same dialogue."""

@@ -97,6 +97,11 @@ class ReactExecution:
         self._calls: Counter[str] = Counter()
         self._ends = math.inf
 
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, without the system message."""
+        return tuple(message for message in self._conversation.messages if message.role != "system")
+
     async def carry_out(self, plan: Plan) -> Trajectory:
         """Carry a plan out. Without a plan nothing is searched: an empty one is a malformed turn, or one cut off."""
         steps: list[Step] = []

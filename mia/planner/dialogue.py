@@ -78,6 +78,11 @@ class DialoguePlanning:
         self._counter = counter
         self._opening = opening
 
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far, without the system message."""
+        return tuple(message for message in self._conversation.messages if message.role != "system")
+
     async def plan(self) -> Plan:
         """Write the plan. Thoughts are never a plan: a reply without text is asked for once more, then stays empty.
 

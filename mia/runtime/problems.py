@@ -1,9 +1,13 @@
-"""Errors as HTTP answers, in one shape for every service: `{error: {type, message, remedy}, request_id}`."""
+"""Errors as HTTP answers, in one shape for every service: `{error: {type, message, remedy}, request_id}`.
+
+An error of storage or of a service behind also tells `service`, `status` and `retryable`: a client can raise it again.
+"""
 
 from __future__ import annotations
 
 import logging
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
 RETRY_AFTER = {"Retry-After": "1"}
+NO_FACTS: Mapping[str, object] = MappingProxyType({})
 STATUSES: tuple[tuple[type[MiaError], int], ...] = (
     (InputError, 400),
     (OutOfRoom, 413),
@@ -30,10 +35,17 @@ _log = logging.getLogger(__name__)
 
 
 def problem(
-    status: int, message: str, *, kind: str = "", remedy: str = "", headers: Mapping[str, str] | None = None
+    status: int,
+    message: str,
+    *,
+    kind: str = "",
+    remedy: str = "",
+    headers: Mapping[str, str] | None = None,
+    facts: Mapping[str, object] = NO_FACTS,
 ) -> JSONResponse:
     """Build the answer that tells of an error; `kind` defaults to the name of the status."""
     error = {
+        **facts,
         "type": kind or HTTPStatus(status).phrase.replace(" ", ""),
         "message": _encodable(message),
         "remedy": _encodable(remedy),
@@ -55,7 +67,8 @@ def _answer_mia_error(_: Request, error: MiaError) -> JSONResponse:
         status, headers = 503, RETRY_AFTER
     if status >= 500:
         _log.error("%s", error, extra={"type": type(error).__name__})
-    return problem(status, error.message, kind=type(error).__name__, remedy=error.remedy, headers=headers)
+    facts = error.facts() if isinstance(error, UpstreamError | StorageError) else NO_FACTS
+    return problem(status, error.message, kind=type(error).__name__, remedy=error.remedy, headers=headers, facts=facts)
 
 
 def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -14,7 +14,7 @@ import pytest
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from mia.errors import ConfigError, InputError, ModelUnavailable, OutOfRoom, StorageError
+from mia.errors import ConfigError, InputError, ModelUnavailable, OutOfRoom, StorageError, UpstreamError
 from mia.runtime import app as runtime_app
 from mia.runtime.app import create_service, serve
 from mia.runtime.limits import Busy, SizeLimit, Slots
@@ -85,10 +85,11 @@ def ask(app, method, path, **options):
 def test_every_error_has_its_status_and_one_shape(name, status, kind, again):
     response = ask(build(), "GET", f"/errors/{name}")
     error = ERRORS[name]
+    facts = error.facts() if isinstance(error, UpstreamError | StorageError) else {}
     assert response.status_code == status
     assert response.headers.get("Retry-After") == again
     assert response.json() == {
-        "error": {"type": kind, "message": error.message, "remedy": error.remedy},
+        "error": {"type": kind, "message": error.message, "remedy": error.remedy, **facts},
         "request_id": response.headers["X-Request-ID"],
     }
 
