@@ -23,7 +23,7 @@ help_if_asked "${BASH_SOURCE[0]}" "$@"
 # What each role must be able to import at the end.
 imports_of() {
     case "$1" in
-        embedded) echo mia local_search bm25s Stemmer wordllama xllamacpp huggingface_hub ;;
+        embedded) echo mia local_search bm25s gguf Stemmer safetensors wordllama xllamacpp huggingface_hub ;;
         search | search-gpu) echo local_search bm25s Stemmer faiss sentence_transformers ;;
         web) echo mia ddgs redis trafilatura ;;
         serve) echo mia vllm ;;

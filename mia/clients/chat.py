@@ -36,13 +36,18 @@ _FINISH = {"stop": "stop", "tool_calls": "stop", "length": "length"}
 
 @dataclass
 class Endpoint:
-    """One model behind one URL. `connect` fills in what the endpoint itself knows best."""
+    """One model behind one URL. `connect` fills in what the endpoint itself knows best.
+
+    Of the models served, it is the one named `role`, or else the one named `model`, or else the only one.
+    """
 
     service: Service
+    role: str = ""
     model: str = ""
     profile: str = "auto"
     window: int = 0
     vision: bool = False
+    weights: str = field(default="", init=False)
     tokenizer: Tokenizer | None = field(default=None, init=False)
     counter: TokenCounter = field(default_factory=ByteCounter, init=False)
 
@@ -64,13 +69,17 @@ class Endpoint:
                 remedy="Point the setting at the base URL of an OpenAI-compatible server, usually ending in /v1.",
             )
         names = [str(entry["id"]) for entry in served]
+        if self.role in names:
+            self.model = self.role
         if self.model not in names and (self.model or len(names) > 1):
             raise ConfigError(
                 f"{self.service.url} serves {len(names)} model(s), and none of them is named {self.model!r}.",
-                remedy=f"Set MIA_MODEL_NAME to one of: {', '.join(names[:8])}.",
+                remedy="Set MIA_MODEL_NAME, or MIA_PLANNER_MODEL and the like for single roles, to one of: "
+                f"{', '.join(names[:8])}.",
             )
         entry = served[names.index(self.model)] if self.model else served[0]
         self.model = str(entry["id"])
+        self.weights = str(entry.get("root") or self.model)  # vLLM and our own server tell what a name stands for
         if self.profile == "auto":
             self.profile = recognise(str(entry.get("owned_by", "")), self.service.url)
         meta = _object(entry.get("meta"))
@@ -104,6 +113,10 @@ class ChatModels:
     def model(self, role: Role) -> str:
         """Return the name of the model that plays a role, as its server gives it."""
         return self._endpoints[role].model
+
+    def weights(self, role: Role) -> str:
+        """Return what that name stands for, where the server tells it: a file or a folder of weights."""
+        return self._endpoints[role].weights
 
     def window(self, role: Role) -> int:
         """Return the tokens that a dialogue of a role has room for."""

@@ -1,20 +1,28 @@
-"""The small model server of one machine: llama.cpp's OpenAI API over one GGUF file, in this process."""
+"""The small model server of one machine: llama.cpp's OpenAI API for every role behind one port, in this process.
+
+Each distinct file of weights has a llama.cpp of its own, as llama.cpp neither batches nor keeps its prompts across
+adapters. Roles that share an adapter share one: two instances of half the threads were no faster, and one question
+alone had half the machine. All of them and the router are this one process, so nothing of it outlives the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
+from aiohttp import web
+
+from mia.embedded.adapters import ROLES, merge, roles
+from mia.embedded.instance import Instance, load_library
 from mia.embedded.model import DEFAULT, resolve
-from mia.errors import ConfigError, InputError
-from mia.runtime.http import Service, is_loopback
+from mia.embedded.router import Router
+from mia.errors import ConfigError
+from mia.runtime.http import is_loopback
 from mia.runtime.logging import configure
-from mia.runtime.settings import export
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,103 +31,78 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROMPT_CACHE_MIB = 1024  # llama.cpp would take up to 8 GiB of memory for prompts that it may see again
-WARNINGS = 2  # llama.cpp's verbosity: errors and warnings
+FIRST = "executor"  # loaded at once, as no run is without it; the other instances are loaded when first asked for
 
 
 def serve_model(settings: ModelServiceSettings) -> Never:
     """Serve the configured model until SIGTERM or SIGINT ends the process.
 
     Raises:
-        ConfigError: xllamacpp is missing, the address is taken, or the window is longer than the model's.
-        InputError: llama.cpp cannot load the weights.
+        ConfigError: xllamacpp is missing, the address is taken, an adapter cannot be had, or the window is longer than
+            the model's.
+        InputError: llama.cpp cannot load the weights, or an adapter does not fit them.
     """
-    library = _library()
-    _claim(settings.host, settings.port)
-    weights = resolve(settings.model, settings.folder)
-    configure()
-    if settings.token is None and not is_loopback(settings.host):
-        logger.warning("open to other machines without a token: set MIA_TOKEN", extra={"host": settings.host})
-    # Nothing here outlives the process, so both signals may end it at once, even while weights are loading.
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, signal.SIG_DFL)
-    try:
-        server = library.Server(_parameters(library, settings, weights))
-    except RuntimeError as error:
-        raise InputError(
-            f"llama.cpp cannot serve {weights}: {error}",
-            remedy="The lines above give its reason. A damaged file must be removed and fetched again.",
-        ) from error
-    address = server.listening_address
-    _check_window(address, settings)
-    served = {"address": address, "weights": str(weights), "slots": settings.slots, "window": settings.window}
-    logger.info("ready", extra=served)
-    while True:
-        signal.pause()
+    load_library()
+    with _claim(settings.host, settings.port) as listener:
+        weights = weights_by_name(settings)
+        configure()
+        if settings.token is None and not is_loopback(settings.host):
+            logger.warning("open to other machines without a token: set MIA_TOKEN", extra={"host": settings.host})
+        # Nothing here outlives the process, so both signals may end it at once, even while weights are loading.
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ending, signal.SIG_DFL)
+        asyncio.run(_serve(settings, weights, listener))
+    raise AssertionError
 
 
-def _library() -> Any:
-    """Return xllamacpp, loaded so that its threads sleep while they wait for each other.
+def weights_by_name(settings: ModelServiceSettings) -> dict[str, Path]:
+    """Return the weights behind each name that is served: the roles, and the model as it comes.
 
-    OpenMP reads its environment once, when it is loaded. Threads that spin instead slow a busy machine tenfold.
+    Adapters are merged into copies of the weights, unless that is done already. Errors as for `serve_model`.
     """
-    export(OMP_WAIT_POLICY="passive")
-    try:
-        return importlib.import_module("xllamacpp")
-    except ImportError as error:
-        raise ConfigError(
-            f"The model server's library cannot be loaded: {error}.",
-            remedy="Run ./install.sh embedded. If libgomp is what is missing, install the system package libgomp1.",
-        ) from error
+    base = resolve(settings.model, settings.folder)
+    folders = roles(settings.adapters, settings.model)
+    found = {role: merge(base, folders[role], settings.folder) if role in folders else base for role in ROLES}
+    found.setdefault(settings.model if settings.model == DEFAULT else base.stem, base)
+    return found
 
 
-def _claim(host: str, port: int) -> None:
-    """Refuse an address that cannot be bound, before time goes into loading weights."""
+def threads_each(weights: dict[str, Path], asked: int) -> int:
+    """Return the CPU threads of each instance: what was asked for, else an equal share of the cores.
+
+    The cores are shared by the instances of Planner and Executor, which work at the same time. One that only the Judge
+    or the Memory Manager asks, or nobody, takes no share: it is not loaded until then.
+    """
+    sharing = len({weights["planner"], weights["executor"]})
+    return asked or max(len(os.sched_getaffinity(0)) // sharing, 1)
+
+
+async def _serve(settings: ModelServiceSettings, weights: dict[str, Path], listener: socket.socket) -> None:
+    threads = threads_each(weights, settings.threads)
+    instances = {path: Instance(path, threads, settings) for path in weights.values()}
+    served = {name: instances[path] for name, path in weights.items()}
+    await served[FIRST].address()
+    router = Router(served, window=settings.window, token=settings.token)
+    runner = web.AppRunner(router.app(), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    host, port = listener.getsockname()[:2]
+    told = {name: path.name for name, path in weights.items()}
+    facts = {"slots": settings.slots, "threads": threads, "window": settings.window}
+    logger.info("ready", extra={"host": host, "port": port, "models": told, **facts})
+    await asyncio.Event().wait()
+
+
+def _claim(host: str, port: int) -> socket.socket:
+    """Take the address before time goes into loading weights; until they are loaded, connections are refused."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, port), family=family):
-            pass
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
+        listener.close()
         raise ConfigError(
-            f"The model server cannot listen at {host}:{port}: {error.strerror}.",
+            f"The model server cannot listen at {host}:{port}: {error.strerror or error}.",
             remedy="Stop what listens there, or set HOST and MODEL_PORT (0 takes a free port).",
         ) from error
-
-
-def _parameters(library: Any, settings: ModelServiceSettings, weights: Path) -> Any:
-    """Return llama.cpp's parameters for the settings."""
-    parameters = library.CommonParams()
-    parameters.model.path = str(weights)
-    parameters.model_alias = {settings.model if settings.model == DEFAULT else weights.stem}
-    parameters.hostnames = [settings.host]
-    parameters.port = settings.port
-    parameters.api_keys = [settings.token.get_secret_value()] if settings.token else []
-    parameters.n_parallel = settings.slots
-    parameters.n_ctx = settings.window * settings.slots  # llama.cpp divides it among the slots
-    parameters.fit_params = False  # a window that does not fit into memory is an error, not a smaller window
-    threads = settings.threads or len(os.sched_getaffinity(0))
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-    parameters.cache_ram_mib = PROMPT_CACHE_MIB
-    parameters.verbosity = WARNINGS
-    parameters.use_jinja = parameters.endpoint_metrics = parameters.offline = True
-    parameters.ui = False
-    parameters.cors_origins = ""  # no web page may talk to it from a browser
-    return parameters
-
-
-def _check_window(address: str, settings: ModelServiceSettings) -> None:
-    """Refuse a window that llama.cpp has cut to the length that the model was trained with."""
-    listed = asyncio.run(_models(Service("model", address, token=settings.token)))
-    window = listed["data"][0]["meta"]["n_ctx"]
-    if window < settings.window:
-        raise ConfigError(
-            f"The model's window is {window} tokens, not the {settings.window} asked for.",
-            remedy=f"Set MIA_WINDOW to at most {window}.",
-        )
-
-
-async def _models(service: Service) -> dict[str, Any]:
-    try:
-        return await service.get("/v1/models", deadline=30)
-    finally:
-        await service.aclose()
+    return listener

@@ -6,6 +6,7 @@ for a default.
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from mia.errors import ConfigError
 
 DOTENV = ".env"
+
+_log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound="Settings")
 
@@ -82,9 +85,14 @@ class ModelServiceSettings(ListeningSettings):
     port: Port = _named("MODEL_PORT", "PORT", default=8000, about="port to listen on; 0 takes a free one")
     model: str = _named("MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, or a Hugging Face name")
     folder: Path = _named("MIA_MODELS", default=Path("models"), about="folder of model files")
-    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1, about="requests served at once")
+    adapters: str = _named(
+        "MIA_ADAPTERS", default="auto", about="auto: those that belong to the model; none; or role=folder[,role=folder]"
+    )
+    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1, about="requests served at once by each set of weights")
     window: int = _named("MIA_WINDOW", default=4096, ge=512, about="tokens per request")
-    threads: int = _named("MIA_MODEL_THREADS", default=0, ge=0, about="CPU threads; 0 takes all")
+    threads: int = _named(
+        "MIA_MODEL_THREADS", default=0, ge=0, about="CPU threads of each set of weights; 0 shares all"
+    )
 
 
 class RoleSettings(Settings):
@@ -96,7 +104,9 @@ class RoleSettings(Settings):
         "MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, a Hugging Face name, or the URL of a server"
     )
     model_port: Port = _named("MODEL_PORT", default=8000, about="where `mia serve model` listens")
-    model_name: str = _named("MIA_MODEL_NAME", default="", about="which of a server's models; empty takes the first")
+    model_name: str = _named(
+        "MIA_MODEL_NAME", default="", about="which of a server's models, for roles that it serves none by name for"
+    )
     model_key: SecretStr | None = _named("MIA_MODEL_KEY", default=None, about="key for model servers on other machines")
     openai_key: SecretStr | None = _named(
         "OPENAI_API_KEY", default=None, about="key for api.openai.com, sent nowhere else"
@@ -108,6 +118,18 @@ class RoleSettings(Settings):
     executor_url: str = _named("MIA_EXECUTOR_URL", "AGENT_URL", default="", about="a model of its own for the Executor")
     judge_url: str = _named("MIA_JUDGE_URL", "JUDGE_URL", default="", about="a model of its own for the Judge")
     manager_url: str = _named("MIA_MANAGER_URL", default="", about="a model of its own for the Memory Manager")
+    planner_model: str = _named(
+        "MIA_PLANNER_MODEL",
+        default="",
+        about="the name of the Planner's model at its server; empty: planner, if served",
+    )
+    executor_model: str = _named(
+        "MIA_EXECUTOR_MODEL", default="", about="the same for the Executor; empty: executor, if served"
+    )
+    judge_model: str = _named("MIA_JUDGE_MODEL", default="", about="the same for the Judge; empty: judge, if served")
+    manager_model: str = _named(
+        "MIA_MANAGER_MODEL", default="", about="the same for the Memory Manager; empty: manager, if served"
+    )
 
     search_url: str = _named(
         "MIA_SEARCH_URL", "SERVICE_URL", default="http://127.0.0.1:8001", about="base URL of a /retrieve service"
@@ -180,6 +202,51 @@ class RoleSettings(Settings):
         return self
 
 
+class MemoryServiceSettings(ServiceSettings, RoleSettings):
+    """Memory and planning over HTTP (`mia serve memory`). Its names for models are the released ones, too."""
+
+    port: Port = _named("MEMORY_PORT", "PORT", default=5000, about="port to listen on; 0 takes a free one")
+    planner_url: str = _named(
+        "MIA_PLANNER_URL", "PLAN_URL", default="", about="a model of its own for the Planner, usually ending in /v1"
+    )
+    manager_url: str = _named(
+        "MIA_MANAGER_URL", "MEMORY_URL", default="", about="a model of its own for the Memory Manager"
+    )
+    compression: Literal["model", "extractive", "none"] = _named(
+        "MIA_COMPRESSION", default="model", about="how an episode becomes a workflow; none keeps its trace"
+    )
+    cold_start: bool = _named(
+        "MIA_COLD_START", default=False, about="whether the Manager's model plans while few memories are found"
+    )
+    memory_folder: Path = _named(
+        "MEMORY_DIR", default=Path("runs/memory"), about="folder that /save_memory and /load_memory stay in"
+    )
+
+
+class AgentServiceSettings(ServiceSettings, RoleSettings):
+    """The Executor for trainers, and the memory that they fill, over HTTP (`mia serve agent`)."""
+
+    port: Port = _named("AGENT_PORT", "PORT", default=5000, about="port to listen on; 0 takes a free one")
+    mode: Literal["train", "ttrl", "ttrl-no-truth", "streaming"] = _named(
+        "MIA_AGENT_MODE", default="train", about="whom it serves: the training of Planners, or learning at test time"
+    )
+    parquet: str = _named("PARQUET_PATH", default="", about="data sets that hold the images, separated by commas")
+    output: Path = _named("TTRL_SAVE", default=Path("runs/ttrl"), about="folder of memory files and of choices")
+    run: str = _named(
+        "MIA_AGENT_RUN", default="serve", min_length=1, about="run that rollouts belong to whose client names none"
+    )
+    trace_tokens: int = _named("MIA_TRACE_TOKENS", default=4096, ge=256, about="longest trace that a reply tells")
+    manager_url: str = _named(
+        "MIA_MANAGER_URL", "MEMORY_URL", default="", about="a model of its own for the Memory Manager and the Router"
+    )
+    max_running: int = _named("MIA_MAX_RUNNING", default=256, ge=1, about="requests at once")
+    max_calls: int = _named("MAX_LLM_CALL_PER_RUN", default=20, ge=1, about="replies of the Executor per plan")
+    compression: Literal["model", "extractive", "none"] = _named(
+        "MIA_COMPRESSION", default="model", about="how an episode becomes a workflow; none keeps its trace"
+    )
+    benchmark: bool = _named("MIA_BENCHMARK", default=True, about="hide memories made from the question itself")
+
+
 def names(kind: type[Settings]) -> dict[str, tuple[str, ...]]:
     """Return the environment names that each setting of a process answers to, the documented one first."""
     found: dict[str, tuple[str, ...]] = {}
@@ -216,6 +283,8 @@ def load(kind: type[S], **overrides: Any) -> S:
     if unknown:
         raise ConfigError(f"Unknown setting {', '.join(unknown)}.", remedy="`mia config` lists the names that exist.")
     documented = names(kind)
+    if "MEMORY_URL" in given and any("MEMORY_URL" in answers for answers in documented.values()):
+        _log.warning("MEMORY_URL has had four meanings; here it is the Memory Manager's model, MIA_MANAGER_URL")
     options = {documented[name][0]: value for name, value in overrides.items() if value is not None}
     try:
         return kind(**options)

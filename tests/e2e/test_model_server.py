@@ -49,9 +49,9 @@ def test_the_server_chats_counts_tells_its_window_and_ends_when_asked(weights, t
     async def story():
         url, process = await serve(weights, tmp_path / "log", "--slots", "2", "--window", "2048")
         async with process, httpx.AsyncClient(base_url=url, timeout=60) as http:
-            (model,) = (await http.get("/v1/models")).json()["data"]
-            assert model["id"] == DEFAULT
-            assert model["meta"]["n_ctx"] == 2048
+            listed = (await http.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listed] == ["executor", "planner", "judge", "manager", DEFAULT]
+            assert {model["meta"]["n_ctx"] for model in listed} == {2048}
             tokens = (await http.post("/tokenize", json={"content": "Hello, world"})).json()["tokens"]
             assert len(tokens) in range(2, 6)
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=120) as client:

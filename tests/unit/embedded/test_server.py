@@ -1,13 +1,56 @@
 """What the small model server refuses before it starts."""
 
+import os
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
-from mia.embedded.server import serve_model
+from mia.embedded import server
+from mia.embedded.server import serve_model, threads_each, weights_by_name
 from mia.errors import ConfigError, InputError
 from mia.runtime.settings import ModelServiceSettings, load
+
+MERGED = {"executor": "small+worldfacts", "planner": "small+worldfacts", "judge": "small+other"}
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Settings for weights whose adapters need no merging."""
+    for role in ("worldfacts", "other"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "adapter_config.json").write_text("{}")
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(server, "merge", lambda base, adapter, folder: folder / f"{base.stem}+{adapter.name}")
+
+    def settings(adapters):
+        return load(ModelServiceSettings, model=str(tmp_path / "small.gguf"), folder=tmp_path, adapters=adapters)
+
+    return settings
+
+
+def test_every_role_has_its_weights_and_the_model_as_it_comes_has_its_own_name(tmp_path, small):
+    adapters = f"executor={tmp_path}/worldfacts,planner={tmp_path}/worldfacts,judge={tmp_path}/other"
+    names = {name: path.name for name, path in weights_by_name(small(adapters)).items()}
+    assert names == {**MERGED, "manager": "small.gguf", "small": "small.gguf"}
+
+
+def test_without_adapters_one_file_serves_all_names(tmp_path, small):
+    for adapters in ("none", "auto"):
+        found = weights_by_name(small(adapters))
+        assert list(found) == ["executor", "planner", "judge", "manager", "small"]
+        assert set(found.values()) == {tmp_path / "small.gguf"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "planner", "asked", "threads"),
+    [(2, "a", 0, 2), (2, "b", 0, 1), (1, "b", 0, 1), (5, "b", 0, 2), (8, "a", 3, 3), (8, "b", 3, 3)],
+)
+def test_planner_and_executor_share_the_cores(monkeypatch, cores, planner, asked, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    weights = {"executor": Path("a"), "planner": Path(planner), "judge": Path("c"), "manager": Path("d")}
+    assert threads_each(weights, asked) == threads
 
 
 @pytest.fixture(autouse=True)
