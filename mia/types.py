@@ -175,11 +175,12 @@ class Label(StrEnum):
 
 
 class Verdict(Noun):
-    """One grade per attempt, made once and kept. `judge` names who gave it."""
+    """One grade per attempt, made once and kept. `judge` names who gave it, `feedback` is what each reviewer said."""
 
     label: Label
     judge: str
     reason: str = ""
+    feedback: tuple[str, ...] = ()
 
 
 class Attempt(Noun):

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,8 +115,8 @@ class Manager:
         self._commits.close()
         self.bank.close()
 
-    async def recall(self, question: Question) -> Recall:
-        """Return the memories that may help with a question.
+    async def recall(self, question: Question, each: int | None = None) -> Recall:
+        """Return the memories that may help with a question: `each` successes and failures, or as the rule has it.
 
         A model is asked only for what has never been asked: the caption of an image, the category of a question.
 
@@ -125,7 +125,7 @@ class Manager:
         """
         described = await self._describe(question)
         known = question.model_copy(update={"caption": described.caption})
-        recall = await self._reading(self._recall, known, described.category)
+        recall = await self._reading(self._recall, known, described.category, each)
         found = "" if described.caption == question.caption else described.caption
         return recall.model_copy(update={"caption": found})
 
@@ -225,12 +225,13 @@ class Manager:
             return Description(question.caption, OTHERS)
         return await self._describer.describe(question)
 
-    def _recall(self, question: Question, category: str) -> Recall:
+    def _recall(self, question: Question, category: str, each: int | None) -> Recall:
         snapshot, vectors = self.bank.snapshot(), self._vectors(question.text, question.caption)
         origin, bucket = self.bank.origin(question.id), self.bank.category(category)
         worded = not question.images or bool(question.caption.strip())
         query = Query(*vectors, origin, worded=worded, category=bucket)
-        ranking = rank(snapshot, query, self._rule)
+        rule = self._rule if each is None else replace(self._rule, each=each)
+        ranking = rank(snapshot, query, rule)
         found = self.bank.storage.fetch([memory_id for memory_id, _ in (*ranking.successes, *ranking.failures)])
         # Another process may have forgotten one since the snapshot: what is gone is not shown.
         successes, failures = (tuple((found[id_], score) for id_, score in some if id_ in found) for some in ranking)
@@ -241,7 +242,7 @@ class Manager:
         summary = await self._compressor.compress(episode)
         described = await self._describe(episode.question)
         question = episode.question.model_copy(update={"caption": described.caption})
-        first = episode.attempts[0].plan
+        first, verdict = episode.attempts[0].plan, episode.attempts[-1].verdict
         workflow = Workflow(
             id=0,
             question=question.text,
@@ -250,6 +251,7 @@ class Manager:
             summary=summary.text,
             plan=first.text,
             correct=correct(episode),
+            feedback=verdict.feedback if verdict else (),
             question_id=question.id,
             episode=episode_key(episode.key),
             source=episode.key.run,

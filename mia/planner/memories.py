@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mia.types import Recall, Workflow
 
 NONE_FOUND = "There are no memories of similar questions yet."
+REVIEWED = ("reasoning and logic", "information sourcing", "validity of the result")  # what each reviewer looks at
 
 
 def memory_block(recall: Recall, tokens: int, counter: TokenCounter) -> str:
@@ -28,4 +29,6 @@ def _entry(number: int, workflow: Workflow) -> str:
     if workflow.caption:
         lines.append(f"Caption of its image: {workflow.caption}")
     lines.append(f"What was done:\n{workflow.summary}")
+    reviews = zip(REVIEWED, workflow.feedback, strict=False)
+    lines += [f"A reviewer on its {subject}:\n{said.strip()}" for subject, said in reviews if said.strip()]
     return disarm("\n".join(lines))
