@@ -1,0 +1,61 @@
+"""How two found values are set side by side, digit by digit, in words that a small model can follow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# What the larger value makes of its owner, and the smaller one.
+WORDS = {
+    "area": ("larger area", "smaller area"),
+    "population": ("larger population", "smaller population"),
+    "density": ("higher density", "lower density"),
+    "latitude": ("place farther north", "place farther south"),
+    "elevation": ("higher elevation", "lower elevation"),
+    "number": ("higher atomic number", "lower atomic number"),
+    "year": ("later year", "earlier year"),
+    "melting_point": ("higher melting point", "lower melting point"),
+    "counties": ("larger number of counties", "smaller number of counties"),
+}
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Which of two is larger (0 or 1), and the words that show it."""
+
+    larger: int
+    words: str
+
+
+def value(text: str) -> float:
+    """Read a number with commas, or degrees north or south."""
+    number = float(re.sub(r"[^\d.]", "", text))
+    return -number if text.rstrip().endswith("S") else number
+
+
+def weigh(names: tuple[str, str], values: tuple[str, str]) -> Weighed:
+    """Compare two values: hemispheres, then lengths, then digit by digit to the first that differs."""
+    larger = 0 if value(values[0]) > value(values[1]) else 1
+    south = [text.rstrip().endswith("S") for text in values]
+    if any("°" in text for text in values) and south[0] != south[1]:
+        return Weighed(larger, f"One is north and one is south: {names[larger]} is farther north.")
+    whole = [re.sub(r"[^\d]", "", text.partition(".")[0]) for text in values]
+    size = "larger"
+    if len(whole[0]) != len(whole[1]):
+        more = 0 if len(whole[0]) > len(whole[1]) else 1
+        shown = f"{len(whole[0])} digits against {len(whole[1])}"
+    else:
+        digits = [list(re.sub(r"[^\d.]", "", text)) for text in values]
+        pairs = []
+        more = larger
+        for one, other in zip(digits[0], digits[1], strict=False):
+            sign = "=" if one == other else ">" if one > other else "<"
+            pairs.append(f"{one}{sign}{other}")
+            if sign != "=":
+                more = 0 if sign == ">" else 1
+                break
+        shown = " ".join(pairs)
+    words = f"{shown}: {names[more]} is {size}"
+    if any("°" in text for text in values):
+        words += ", so farther south" if all(south) else ", so farther north"
+    return Weighed(larger, f"{words}.")
