@@ -10,12 +10,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mia.runtime.settings import ModelServiceSettings, RoleSettings, SearchServiceSettings, Settings, load, names
+from mia.runtime.settings import (
+    AgentServiceSettings,
+    MemoryServiceSettings,
+    ModelServiceSettings,
+    RoleSettings,
+    SearchServiceSettings,
+    Settings,
+    load,
+    names,
+)
 
 _KINDS: dict[str, type[Settings]] = {
     "roles": RoleSettings,
     "serve model": ModelServiceSettings,
     "serve search": SearchServiceSettings,
+    "serve memory": MemoryServiceSettings,
+    "serve agent": AgentServiceSettings,
 }
 
 
@@ -29,6 +40,8 @@ def config(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
     for title, settings in resolved.items():
         table = Table("setting", "value", "meaning", title=title, title_justify="left")
         for name, choices in names(type(settings)).items():
+            if title != "roles" and name in RoleSettings.model_fields and name not in type(settings).__annotations__:
+                continue  # the table of the roles has it
             value, field = getattr(settings, name), type(settings).model_fields[name]
             style = "" if value == field.default else "bold green"
             table.add_row(" or ".join(choices), Text(str(value), style=style), field.description)

@@ -33,7 +33,7 @@ def model(
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one. [MODEL_PORT]")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests at once; memory grows with it. [MIA_MODEL_SLOTS]")] = None,
     window: Annotated[int | None, typer.Option(help="Tokens per request. [MIA_WINDOW]")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of each; 0 shares all. [MIA_MODEL_THREADS]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of each; 0: all cores. [MIA_MODEL_THREADS]")] = None,
     adapters: Annotated[
         str | None, typer.Option(help="auto, none, or role=folder[,role=folder]. [MIA_ADAPTERS]")
     ] = None,
@@ -41,8 +41,8 @@ def model(
     """Serve a language model on this machine's CPU to every role, with an OpenAI-compatible API.
 
     The models are named executor, planner, judge and manager, and the model as it comes by its own name. A role with an
-    adapter has it merged in. Roles of the same weights share one llama.cpp with its slots; the Executor's is loaded at
-    once, any other when it is first asked for. The cores are shared equally by those of Planner and Executor.
+    adapter has it merged in. Roles of the same weights share one llama.cpp, with its slots and, unless --threads says
+    otherwise, all cores; the Executor's is loaded at once, any other when it is first asked for.
     """
     given = {"slots": slots, "window": window, "threads": threads, "adapters": adapters}
     serve_model(load(ModelServiceSettings, model=model, port=port, **given))

@@ -1,1 +1,1 @@
-"""The roles from afar: language models, search and, later, memory and executor services over HTTP."""
+"""The roles from afar: language models, search, memory, planner and executor services over HTTP."""

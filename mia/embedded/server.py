@@ -1,8 +1,9 @@
 """The small model server of one machine: llama.cpp's OpenAI API for every role behind one port, in this process.
 
 Each distinct file of weights has a llama.cpp of its own, as llama.cpp neither batches nor keeps its prompts across
-adapters. Roles that share an adapter share one: two instances of half the threads were no faster, and one question
-alone had half the machine. All of them and the router are this one process, so nothing of it outlives the rest.
+adapters; roles of the same weights share one. Each may use all cores: roles often wait for one another, threads sleep
+while they wait, and two that work at once cost a few hundredths more than with half of the cores each. All of them and
+the router are this one process, so nothing of it outlives the rest.
 """
 
 from __future__ import annotations
@@ -67,18 +68,8 @@ def weights_by_name(settings: ModelServiceSettings) -> dict[str, Path]:
     return found
 
 
-def threads_each(weights: dict[str, Path], asked: int) -> int:
-    """Return the CPU threads of each instance: what was asked for, else an equal share of the cores.
-
-    The cores are shared by the instances of Planner and Executor, which work at the same time. One that only the Judge
-    or the Memory Manager asks, or nobody, takes no share: it is not loaded until then.
-    """
-    sharing = len({weights["planner"], weights["executor"]})
-    return asked or max(len(os.sched_getaffinity(0)) // sharing, 1)
-
-
 async def _serve(settings: ModelServiceSettings, weights: dict[str, Path], listener: socket.socket) -> None:
-    threads = threads_each(weights, settings.threads)
+    threads = settings.threads or len(os.sched_getaffinity(0))
     instances = {path: Instance(path, threads, settings) for path in weights.values()}
     served = {name: instances[path] for name, path in weights.items()}
     await served[FIRST].address()

@@ -88,11 +88,9 @@ class ModelServiceSettings(ListeningSettings):
     adapters: str = _named(
         "MIA_ADAPTERS", default="auto", about="auto: those that belong to the model; none; or role=folder[,role=folder]"
     )
-    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1, about="requests served at once by each set of weights")
-    window: int = _named("MIA_WINDOW", default=4096, ge=512, about="tokens per request")
-    threads: int = _named(
-        "MIA_MODEL_THREADS", default=0, ge=0, about="CPU threads of each set of weights; 0 shares all"
-    )
+    slots: int = _named("MIA_MODEL_SLOTS", default=4, ge=1, about="requests at once to each of the weights")
+    window: int = _named("MIA_WINDOW", default=8192, ge=512, about="tokens per request")
+    threads: int = _named("MIA_MODEL_THREADS", default=0, ge=0, about="CPU threads for each of the weights; 0: all")
 
 
 class RoleSettings(Settings):

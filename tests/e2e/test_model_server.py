@@ -1,6 +1,7 @@
 """The small model server as a user meets it: real weights, real HTTP, the official client."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
@@ -99,6 +101,49 @@ def test_a_window_beyond_the_model_is_refused_not_cut(weights):
     assert "window is 8192 tokens" in done.stderr
 
 
+def write_adapter(folder):
+    """A LoRA of one matrix, large enough to change what the model says."""
+    numpy = pytest.importorskip("safetensors.numpy", reason="needs the role embedded")
+    random = np.random.default_rng(0)
+    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_{}.weight"
+    pair = {"A": random.normal(0, 1, (2, 576)), "B": random.normal(0, 1, (576, 2))}
+    folder.mkdir()
+    numpy.save_file(
+        {name.format(side): matrix.astype(np.float16) for side, matrix in pair.items()},
+        folder / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["o_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+def test_each_name_answers_by_its_own_weights(weights, tmp_path):
+    write_adapter(tmp_path / "odd")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / weights.name).symlink_to(weights)
+    adapters = f"executor={tmp_path}/odd,planner={tmp_path}/odd"
+    asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8}
+
+    async def story():
+        environment = {"MIA_ADAPTERS": adapters, "MIA_MODELS": str(tmp_path / "models")}
+        url, process = await serve(weights, tmp_path / "log", "--slots", "1", "--window", "512", **environment)
+        async with process, httpx.AsyncClient(base_url=f"{url}/v1", timeout=120) as http:
+            listed = (await http.get("/models")).json()["data"]
+            said = {}
+            for name in ("executor", "planner", "judge", DEFAULT):
+                reply = await http.post("/chat/completions", json={"model": name, "temperature": 0, **asked})
+                said[name] = (reply.json()["model"], reply.json()["choices"][0]["message"]["content"])
+        return {entry["id"]: entry["root"] for entry in listed}, said
+
+    roots, said = asyncio.run(story())
+    assert roots["executor"] == roots["planner"]
+    assert roots["executor"].startswith(f"{weights.stem}+odd-")
+    assert roots["judge"] == roots[DEFAULT] == weights.name
+    assert {name: f"{model}.gguf" for name, (model, _) in said.items()} == {name: roots[name] for name in said}
+    assert said["executor"] == said["planner"]
+    assert said["judge"] == said[DEFAULT]
+    assert said["executor"][1] != said["judge"][1]
+
+
 def test_the_real_model_plays_planner_and_executor_and_the_episode_is_remembered(weights, tmp_path):
     async def story():
         url, process = await serve(weights, tmp_path / "log")
@@ -120,7 +165,7 @@ def test_the_real_model_plays_planner_and_executor_and_the_episode_is_remembered
     episode = Episode.model_validate_json(done.stdout)
     assert episode.failure is None
     assert episode.attempts[0].plan.text
-    assert episode.attempts[0].trajectory.steps[0].said.model == DEFAULT
+    assert episode.attempts[0].trajectory.steps[0].said.model == "executor"
     assert episode.attempts[0].verdict.label in (Label.CORRECT, Label.INCORRECT, Label.NOT_ATTEMPTED)
     assert episode.reflections[0].said.prompt_tokens > 100
     with closing(Storage(tmp_path / "m.sqlite")) as storage:

@@ -1,14 +1,12 @@
 """What the small model server refuses before it starts."""
 
-import os
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 
 from mia.embedded import server
-from mia.embedded.server import serve_model, threads_each, weights_by_name
+from mia.embedded.server import serve_model, weights_by_name
 from mia.errors import ConfigError, InputError
 from mia.runtime.settings import ModelServiceSettings, load
 
@@ -41,16 +39,6 @@ def test_without_adapters_one_file_serves_all_names(tmp_path, small):
         found = weights_by_name(small(adapters))
         assert list(found) == ["executor", "planner", "judge", "manager", "small"]
         assert set(found.values()) == {tmp_path / "small.gguf"}
-
-
-@pytest.mark.parametrize(
-    ("cores", "planner", "asked", "threads"),
-    [(2, "a", 0, 2), (2, "b", 0, 1), (1, "b", 0, 1), (5, "b", 0, 2), (8, "a", 3, 3), (8, "b", 3, 3)],
-)
-def test_planner_and_executor_share_the_cores(monkeypatch, cores, planner, asked, threads):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    weights = {"executor": Path("a"), "planner": Path(planner), "judge": Path("c"), "manager": Path("d")}
-    assert threads_each(weights, asked) == threads
 
 
 @pytest.fixture(autouse=True)
