@@ -53,7 +53,6 @@ def serve_model(settings: ModelServiceSettings) -> Never:
         for ending in (signal.SIGTERM, signal.SIGINT):
             signal.signal(ending, signal.SIG_DFL)
         asyncio.run(_serve(settings, weights, listener))
-    raise AssertionError
 
 
 def weights_by_name(settings: ModelServiceSettings) -> dict[str, Path]:
@@ -68,7 +67,7 @@ def weights_by_name(settings: ModelServiceSettings) -> dict[str, Path]:
     return found
 
 
-async def _serve(settings: ModelServiceSettings, weights: dict[str, Path], listener: socket.socket) -> None:
+async def _serve(settings: ModelServiceSettings, weights: dict[str, Path], listener: socket.socket) -> Never:
     threads = settings.threads or len(os.sched_getaffinity(0))
     instances = {path: Instance(path, threads, settings) for path in weights.values()}
     served = {name: instances[path] for name, path in weights.items()}
@@ -81,7 +80,8 @@ async def _serve(settings: ModelServiceSettings, weights: dict[str, Path], liste
     told = {name: path.name for name, path in weights.items()}
     facts = {"slots": settings.slots, "threads": threads, "window": settings.window}
     logger.info("ready", extra={"host": host, "port": port, "models": told, **facts})
-    await asyncio.Event().wait()
+    while True:
+        await asyncio.Event().wait()
 
 
 def _claim(host: str, port: int) -> socket.socket:

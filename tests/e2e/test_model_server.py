@@ -102,16 +102,17 @@ def test_a_window_beyond_the_model_is_refused_not_cut(weights):
 
 
 def write_adapter(folder):
-    """A LoRA of one matrix, large enough to change what the model says."""
+    """A LoRA of one matrix in each of the 30 layers, large enough to change what the model says."""
     numpy = pytest.importorskip("safetensors.numpy", reason="needs the role embedded")
     random = np.random.default_rng(0)
-    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_{}.weight"
-    pair = {"A": random.normal(0, 1, (2, 576)), "B": random.normal(0, 1, (576, 2))}
+    tensors = {
+        f"base_model.model.model.layers.{layer}.self_attn.o_proj.lora_{side}.weight": random.normal(size=shape)
+        for layer in range(30)
+        for side, shape in {"A": (2, 576), "B": (576, 2)}.items()
+    }
     folder.mkdir()
-    numpy.save_file(
-        {name.format(side): matrix.astype(np.float16) for side, matrix in pair.items()},
-        folder / "adapter_model.safetensors",
-    )
+    halves = {name: tensor.astype(np.float16) for name, tensor in tensors.items()}
+    numpy.save_file(halves, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["o_proj"]}
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
