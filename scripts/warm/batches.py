@@ -6,13 +6,15 @@ import hashlib
 import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mia.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _JITTER = 40  # tokens: sequences of about one length find other company in every epoch
 
@@ -39,26 +41,33 @@ class Batch:
     tokens: int
 
 
-def read(paths: list[Path], tokenizer: Any) -> tuple[list[Sequence], dict[str, str]]:
-    """Return the sequences of all traces, and the sha256 of each file.
+def read(paths: list[Path]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return all traces of some files, and the sha256 of each file.
 
     Raises:
-        InputError: a file cannot be read or a line is no trace.
+        InputError: a file cannot be read, a line is no trace, or no trace says what is to be learnt.
     """
-    sequences, digests = [], {}
+    traces: list[dict[str, Any]] = []
+    digests = {}
+    remedy = "Make it anew: python scripts/warm_start.py traces"
     for path in paths:
         try:
             content = path.read_bytes()
             digests[path.name] = hashlib.sha256(content).hexdigest()
-            sequences += [encode(tokenizer, json.loads(line)) for line in content.decode("utf-8").splitlines()]
+            # Not splitlines: JSON leaves separators of other alphabets inside a line.
+            read_here = [json.loads(line) for line in content.decode("utf-8").split("\n") if line]
+            sound = all(_learnt(trace) for trace in read_here)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{path} cannot be read as traces: {error!r}.",
-                remedy="Make it anew: python scripts/warm_start.py traces",
-            ) from error
-    if not any(weight for each in sequences for weight in each.weights):
-        raise InputError("Nothing in the traces is to be learnt.", remedy="Mark assistant messages with learn=true.")
-    return sequences, digests
+            raise InputError(f"{path} cannot be read as traces: {error!r}.", remedy=remedy) from error
+        if not (read_here and sound):
+            raise InputError(f"{path} has a trace that teaches nothing, or none at all.", remedy=remedy)
+        traces += read_here
+    return traces, digests
+
+
+def _learnt(trace: dict[str, Any]) -> list[int]:
+    """Return the numbers of the messages that are to be learnt."""
+    return [number for number, each in enumerate(trace["messages"]) if each["role"] == "assistant" and each["learn"]]
 
 
 def encode(tokenizer: Any, trace: dict[str, Any]) -> Sequence:
@@ -67,18 +76,20 @@ def encode(tokenizer: Any, trace: dict[str, Any]) -> Sequence:
     What counts is the content of the assistant's messages to learn, and the mark that ends each.
 
     Raises:
-        ValueError: the template does not keep a message as it is.
+        InputError: the template does not keep a message as it is.
     """
     messages = trace["messages"]
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     spans = []
-    for number, message in enumerate(messages):
-        if message["role"] == "assistant" and message["learn"]:
-            said = message["content"] + tokenizer.eos_token
-            start = len(tokenizer.apply_chat_template(messages[:number], tokenize=False, add_generation_prompt=True))
-            if not text.startswith(said, start):
-                raise ValueError(f"the chat template changes message {number} of {trace['id']}")
-            spans.append((start, start + len(said)))
+    for number in _learnt(trace):
+        said = messages[number]["content"] + tokenizer.eos_token
+        start = len(tokenizer.apply_chat_template(messages[:number], tokenize=False, add_generation_prompt=True))
+        if not text.startswith(said, start):
+            raise InputError(
+                f"The chat template changes message {number} of the trace {trace['id']}.",
+                remedy="Leave no blanks at the ends of messages.",
+            )
+        spans.append((start, start + len(said)))
     opening = len(tokenizer.apply_chat_template(messages[:1], tokenize=False))
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = found["input_ids"], found["offset_mapping"]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # Linear layers that read the same input are one product.
 _FUSED = {
@@ -61,11 +63,15 @@ class Llama:
         self._gated: Callable[..., Tensor] = _gated
         self._turned: Callable[..., Tensor] = _turned
 
-    def compile(self) -> None:
-        """Fuse what is done element by element; takes a C++ compiler and about a minute at the first steps."""
-        self._normed, self._gated, self._turned = (
-            torch.compile(each, dynamic=True) for each in (_normed, _gated, _turned)
-        )
+    def compile(self) -> bool:
+        """Fuse what is done element by element, and say whether the C++ compiler that this takes works."""
+        fused = [torch.compile(each, dynamic=True) for each in (_normed, _gated, _turned)]
+        try:
+            fused[1](torch.ones(4, 8, dtype=self._dtype))
+        except RuntimeError:  # of the compiler, whatever it lacks
+            return False
+        self._normed, self._gated, self._turned = fused
+        return True
 
     def hidden(self, beginning: Tensor, rest: Tensor) -> Tensor:
         """Return the last hidden state of every token of `rest`, (b, n, width), each row after `beginning`, (p,)."""
@@ -175,7 +181,7 @@ class _Adapted(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, frozen, down, up, low = ctx.saved_tensors
         grad_low = grad @ up
-        return (grad @ frozen).addmm_(grad_low, down), None, grad_low.T @ x, grad.T @ low
+        return (grad @ frozen).addmm_(grad_low, down), None, grad_low.T @ x, (low.T @ grad).T
 
 
 class _Attention(torch.autograd.Function):

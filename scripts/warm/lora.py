@@ -1,4 +1,4 @@
-"""The trainer of adapters: budget, steps, checkpoints, and the adapter as PEFT stores it."""
+"""The trainer of adapters: budget, steps, progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import resource
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from mia.errors import InputError, MiaError
+from warm import adapter
 from warm.base import PUBLIC_NAME
-from warm.batches import arrange, collate, read
-from warm.llama import TARGETS, Llama, Weights, fresh
+from warm.batches import arrange, collate, encode, read
+from warm.card import RECORD, machine
+from warm.llama import Llama, Weights, fresh, rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console
 
 CHECKPOINT = "checkpoint.safetensors"
-WEIGHTS = "adapter_model.safetensors"
 _LOG_SECONDS = 10.0
 _SAVE_SECONDS = 180.0
 _WARM_UP = 10  # steps
@@ -36,7 +40,7 @@ _BETAS = (0.9, 0.99)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 
 
-class Interrupted(MiaError):
+class Interrupted(MiaError):  # noqa: N818 - named for what it says
     """The run was told to stop; its checkpoint is on the disk."""
 
     exit_code = 130
@@ -56,6 +60,8 @@ class Plan:
     rate: float = 1e-3
     tokens: int = 4096
     seed: int = 0
+    start: str = ""
+    """A folder with an adapter to train on; empty begins with a fresh one."""
 
     @property
     def alpha(self) -> int:
@@ -80,15 +86,16 @@ class Trainer:
     """One run: an adapter for the traces, in a folder that also keeps the checkpoint until it is done."""
 
     def __init__(self, base: Path, traces: list[Path], out: Path, plan: Plan, console: Console) -> None:
-        if (out / WEIGHTS).exists():
+        if (out / adapter.WEIGHTS).exists():
             raise InputError(f"{out} holds a finished adapter.", remedy="Name another --out, or remove it.")
         self.plan, self.out, self._console = plan, out, console
         keep_memory()
         self.tokenizer = AutoTokenizer.from_pretrained(base)
-        self.sequences, self.digests = read(traces, self.tokenizer)
+        self.traces, self.digests = read(traces)
+        self.sequences = [encode(self.tokenizer, trace) for trace in self.traces]
         self.progress = Progress()
         self._arranged: tuple[int, list[list[int]]] | None = None
-        self.model = Llama(base, fresh(base, plan.rank, plan.seed), plan.alpha)
+        self.model = Llama(base, self._first(base), plan.alpha)
         # Fused: one pass over all of some hundred small tensors.
         self._optimizer = torch.optim.AdamW(
             self.model.adapters.values(), lr=plan.rate, betas=_BETAS, weight_decay=0.0, fused=True
@@ -99,9 +106,25 @@ class Trainer:
         epoch = self._epoch(0)
         self._scale = len(epoch) / sum(sum(each.weights) for each in self.sequences)
         self._console.print(
-            f"{len(self.sequences):,} traces, {self.total:,} tokens, {len(epoch):,} steps an epoch, "
+            f"{len(self.traces):,} traces, {self.total:,} tokens, {len(epoch):,} steps an epoch, "
             f"{sum(values.numel() for values in self.model.adapters.values()):,} weights to learn"
         )
+
+    def _first(self, base: Path) -> Weights:
+        """Return the weights that the run begins with.
+
+        Raises:
+            InputError: the adapter to train on is of another rank or scale.
+        """
+        plan = self.plan
+        if not plan.start:
+            return fresh(base, plan.rank, plan.seed)
+        weights, alpha = adapter.read(Path(plan.start))
+        if (rank_of(weights), alpha) != (plan.rank, plan.alpha):
+            raise InputError(f"{plan.start} has rank {rank_of(weights)}.", remedy="Name the same with --rank.")
+        for values in weights.values():
+            values.requires_grad_(requires_grad=True)
+        return weights
 
     @property
     def total(self) -> int:
@@ -139,8 +162,23 @@ class Trainer:
                 if now - saved > _SAVE_SECONDS:
                     self._save()
                     saved = now
-        write(self.out, self.model.adapters, self.plan)
+        adapter.write(self.out, self.model.adapters, self.plan.alpha)
         (self.out / CHECKPOINT).unlink(missing_ok=True)
+
+    def record(self, command: str) -> None:
+        """Write what the card of the adapter tells of the run."""
+        record = {
+            "base": PUBLIC_NAME,
+            "command": command,
+            "roles": list(dict.fromkeys(trace["role"] for trace in self.traces)),
+            "traces": self.digests,
+            "epoch_tokens": self.total,
+            "plan": asdict(self.plan),
+            "machine": machine(torch.get_num_threads()),
+            "peak_gb": round(peak_memory(), 1),
+            "progress": asdict(self.progress),
+        }
+        adapter.write_json(self.out / RECORD, record)
 
     def _epoch(self, number: int) -> list[list[int]]:
         return arrange(self.sequences, self.plan.tokens, f"{self.plan.seed}-{number}")
@@ -192,10 +230,10 @@ class Trainer:
         for name, values in self.model.adapters.items():
             tensors |= {f"{kind}/{name}": kept for kind, kept in self._optimizer.state[values].items()}
         self.out.mkdir(parents=True, exist_ok=True)
-        fresh_file = self.out / f".{CHECKPOINT}"
+        scratch = self.out / f".{CHECKPOINT}"
         notes = {"identity": self._identity, "progress": json.dumps(asdict(self.progress))}
-        save_file(tensors, fresh_file, metadata=notes)
-        fresh_file.replace(self.out / CHECKPOINT)
+        save_file(tensors, scratch, metadata=notes)
+        scratch.replace(self.out / CHECKPOINT)
 
     def _resume(self) -> None:
         path = self.out / CHECKPOINT
@@ -214,28 +252,6 @@ class Trainer:
                 }
         self.progress = Progress(**json.loads(notes["progress"]))
         self._console.print(f"Going on at step {self.progress.step:,}.")
-
-
-def write(folder: Path, adapters: Weights, plan: Plan) -> None:
-    """Write adapters as PEFT stores them, in fp16."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": PUBLIC_NAME,
-        "r": plan.rank,
-        "lora_alpha": plan.alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "target_modules": sorted(TARGETS),
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    half = {name: values.detach().to(torch.float16).contiguous() for name, values in adapters.items()}
-    fresh_file = folder / f".{WEIGHTS}"
-    save_file(half, fresh_file, metadata={"format": "pt"})
-    fresh_file.replace(folder / WEIGHTS)
 
 
 def keep_memory() -> None:
@@ -265,14 +281,14 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 def _stopping() -> Iterator[list[int]]:
     """Collect the first signal to stop; a second one ends the process at once."""
     seen: list[int] = []
-    before = {}
+    before: dict[int, Any] = {}
 
     def note(number: int, _: object) -> None:
         seen.append(number)
         signal.signal(number, before[number])
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, note)
     try:
         yield seen
     finally:

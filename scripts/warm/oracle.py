@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from warm.compare import WORDS, weigh
 from warm.world import Hop, World, invent, renamed
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
     Edit = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -182,7 +182,7 @@ class Oracle:
         told = [*[each.object for each in hops[:place]], f"searched {taken[0].said}, not {hop.said}"]
         return turns, self._notes(told), *self._again(hops, place, ending), ""
 
-    def _wrong_relation(self, row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
+    def _wrong_relation(self, _row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
         place = self.chance.randrange(len(hops))
         hop = hops[place]
         other = self._other_relation(hop)
@@ -204,12 +204,12 @@ class Oracle:
         plan = self._plan(wrong, Ending("", "", "", "", ()))
         return turns, f"Planned: {other.label}.", *self._again(hops, len(hops) - 1, ending), plan
 
-    def _unsupported(self, row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
+    def _unsupported(self, _row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
         answer = self.chance.choice((ending.answer, *ending.wrong))
         turns = [Turn(f"I know this. <answer>{answer}</answer>")]
         return turns, self._notes(["not searched"]), *self._again(hops, 0, ending), ""
 
-    def _gave_up(self, row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
+    def _gave_up(self, _row: dict[str, Any], hops: list[Hop], ending: Ending) -> Any:
         place = self.chance.randrange(len(hops))
         hop = hops[place]
         bad = Turn(_call(f"{_found(hops, place)}Step {place + 1}: {self._asked(hop)}.", self._bad(hop)))
@@ -225,7 +225,7 @@ class Oracle:
         turns.append(Turn(f"Found: {rest[-1].object}. {ending.words}<answer>{ending.answer}</answer>"))
         return self._plan(rest, ending), turns
 
-    def _without(  # noqa: PLR0913
+    def _without(
         self, question: str, hops: list[Hop], reason: str, edits: list[Edit], planned: Sequence[Hop] = ()
     ) -> Script:
         last = hops[-1]

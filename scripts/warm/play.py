@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 8192  # of `mia serve model`: budgets are parts of it
 
 
-class Unplayable(Exception):  # noqa: N818
+class Unplayable(Exception):  # noqa: N818 - named for what it says
     """A script that the real search does not bear out: what it needs was not found, or what it lacks was."""
 
 
@@ -143,8 +143,8 @@ async def play(
     stage: Stage,
     memory: Memory,
     *,
-    id: str,
-    topk: int,  # noqa: A002
+    id: str,  # noqa: A002
+    topk: int,
 ) -> tuple[Episode, OracleModels]:
     """Run the loop once. Raises Unplayable where search, window or the script's own end stop it."""
     models = OracleModels(turns, stage.counter)

@@ -33,8 +33,8 @@ from warm.world import World, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mia.types import Message
     from mia.protocols import Memory, Role
+    from mia.types import Message
 
 # What becomes of a question, and how often, of a hundred; failures share theirs.
 _CHAINS = {"right": 50, "retry": 8, "invented": 12, "removed fact": 4, "removed passage": 3, "failing": 23}
@@ -53,8 +53,10 @@ class Mix:
     recalled: float = 0.35
     comparisons: int = 3
     untold: int = 2
-    reworded: int = 6000
+    reworded: int = 4000
     not_recorded: int = 400
+    questions: int = 0
+    """The most of either; 0: all."""
     seed: int = 0
 
 
@@ -80,10 +82,10 @@ def write(
     return asyncio.run(_write(out, data, tokens, mix or Mix(), split, method))
 
 
-async def _write(  # noqa: PLR0913
+async def _write(
     out: Path, data: Path, tokens: Callable[[str], int], mix: Mix, split: str, method: str
 ) -> Counter[str]:
-    chance = random.Random(mix.seed)
+    chance = random.Random(mix.seed)  # noqa: S311 - an order, not a secret
     world = World(data)
     settings = load(RoleSettings)
     counts: Counter[str] = Counter()
@@ -117,14 +119,14 @@ def _rows(world: World, mix: Mix, chance: random.Random, split: str) -> Iterator
     untold += [rewording.not_recorded() for _ in range(mix.not_recorded // mix.untold)]
     everything = rows + compared * (mix.comparisons - 1) + untold * mix.untold
     chance.shuffle(everything)
-    yield from everything
+    yield from everything[: mix.questions or None]
 
 
 def _reworded(world: World, mix: Mix, chance: random.Random, split: str) -> Iterator[dict[str, Any]]:
     """Yield questions of the split in other words."""
     rewording = Rewording(world, chance)
     rows = read(world.data / f"{split}.jsonl")
-    for number in range(mix.reworded):
+    for number in range(min(mix.reworded, mix.questions or mix.reworded)):
         row = chance.choice(rows)
         question = rewording.question(row)
         if question:
@@ -164,9 +166,9 @@ class _Maker:
             return []
         failing = script.kind in FAILURES
         found = []
-        if not failing or self._chance.random() < 2 * self._mix.reflected:
-            if self._chance.random() < (self._mix.executor if "comparison" not in row["type"] else 1.0):
-                found.append(self._trace("executor", script.kind, id, models.opened["executor"]))
+        shown = not failing or self._chance.random() < 2 * self._mix.reflected
+        if shown and self._chance.random() < (self._mix.executor if "comparison" not in row["type"] else 1.0):
+            found.append(self._trace("executor", script.kind, id, models.opened["executor"]))
         reflected = failing or self._chance.random() < self._mix.reflected
         found.append(self._trace("planner", script.kind, id, models.opened["planner"], None if reflected else 1))
         return found
@@ -212,9 +214,9 @@ class _Maker:
         self,
         role: str,
         kind: str,
-        id: str,
+        id: str,  # noqa: A002
         spoken: OracleConversation,
-        replies: int | None = None,  # noqa: A002
+        replies: int | None = None,
     ) -> dict[str, Any]:
         """Return the line of a dialogue, of its first `replies` if given."""
         self._counts[f"{role}: {kind}"] += 1

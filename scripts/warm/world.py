@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import tomllib
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
 
 _WORDING = Path(__file__).resolve().parent.parent / "worldfacts"
 HOLIDAY = re.compile(r"^date of ")
@@ -104,7 +106,8 @@ class World:
 
         None if the way there is not known.
         """
-        anchor, *path = row["anchors"][0], *row["relations"]
+        anchor: str = row["anchors"][0]
+        path: list[str] = row["relations"]
         kind = self.kinds.get(anchor) or self._invented.get(anchor) or ("airport" if "irport" in anchor else "city")
         subject = anchor.removesuffix(_SUFFIX.get(kind, "")) if anchor in self.kinds else anchor
         missing = len(path) - 1 if row["reason"] == "disputed" else 0

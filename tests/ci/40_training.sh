@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Training, with an environment of its own: the trainer's tests, and two steps of a warm start, converted and checked.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export VENV="${TRAIN_VENV:-$PWD/.venv-train}"
+# shellcheck source=scripts/lib.sh
+source scripts/lib.sh
+./install.sh embedded dev train
+run "$VENV/bin/python" -m pytest tests/unit/scripts
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+run "$VENV/bin/python" scripts/warm_start.py traces --questions 40 --out "$scratch/loop.jsonl"
+run "$VENV/bin/python" scripts/warm_start.py train --traces "$scratch/loop.jsonl" --out "$scratch/adapter" --steps 2 --tokens 2048
+run "$VENV/bin/python" -m mia.embedded.adapters models/SmolLM2-135M-Instruct.Q4_1.gguf "$scratch/adapter" --check
