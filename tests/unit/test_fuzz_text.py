@@ -39,7 +39,7 @@ def cleaned(value):
 
 
 def test_no_text_of_twenty_thousand_makes_the_parser_raise():
-    draw = random.Random(5)  # noqa: S311  (no secret)
+    draw = random.Random(5)
     for _ in range(20_000):
         text = "".join(draw.choices(TAGS + MARKS, k=draw.randrange(40)))
         assert isinstance(parse_turn(split_thoughts(text)[1]), ToolCall | Answer | Malformed | Prose), text

@@ -65,7 +65,7 @@ def dialogue(chance):
 
 @cache
 def small(kind):
-    chance = random.Random(0)  # noqa: S311
+    chance = random.Random(0)
     texts = [render(KEEP_THOUGHTS, dialogue(chance), reply=True) for _ in range(50)]
     return tokenizer(texts, thinks=KINDS[kind][1])
 
@@ -92,7 +92,7 @@ def test_a_server_tokenizes_a_thousand_dialogues_to_the_trainers_ids(kind):
         ids = small(kind).encode(whole).ids
         return httpx.Response(200, json={"count": len(ids), "tokens": ids})
 
-    chance = random.Random(5)  # noqa: S311
+    chance = random.Random(5)
     with served(tokenize) as url, httpx.Client(base_url=url) as client:
         for _ in range(1000):
             messages = dialogue(chance)

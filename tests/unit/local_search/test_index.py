@@ -448,7 +448,7 @@ def test_a_build_that_was_stopped_goes_on(settings, monkeypatch):
 
 @pytest.mark.parametrize("limit", [1, 3, 20, 500])
 def test_scores_are_those_of_bm25s_whatever_is_left_unread(settings, limit):
-    random = Random(limit)  # noqa: S311 - to be the same each time
+    random = Random(limit)
     words = [f"w{int(1.2**power)}x{power}" for power in range(30) for _ in range(2 ** (power // 4))]
     rows = [" ".join(random.choices(words, k=random.randrange(1, 40))) for _ in range(500)]
     written(settings.corpus, [{"contents": f'""\n{text}'} for text in rows])

@@ -64,7 +64,7 @@ def expected_outcome(rewards):
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_100_000_groups_agree_with_whole_number_arithmetic(scaled):
-    draw = random.Random(5 + scaled)  # noqa: S311  (cases, not secrets)
+    draw = random.Random(5 + scaled)
     outcomes = dict.fromkeys([*Dropped, None], 0)
     for _ in range(50_000):
         rewards = some_group(draw)

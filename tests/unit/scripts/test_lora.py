@@ -31,7 +31,7 @@ SYSTEM = "You answer. Dü kannst es."
 
 
 def dialogue(number, role="executor"):
-    chance = random.Random(number)  # noqa: S311 - words, not secrets
+    chance = random.Random(number)
     words = " ".join(chance.choice(["Paris", "12", "北京", "where?", " <tag>", "it's"]) for _ in range(number % 7 + 2))
     messages = [("system", SYSTEM + role, False), ("user", f"Question: {words}", False), ("assistant", "no", False)]
     messages += [

@@ -49,7 +49,7 @@ def test_two_builds_write_the_bytes_that_are_shipped(tmp_path):
         assert build.returncode == 0, error.decode()
     first = digests(tmp_path / "1")
     assert first == digests(tmp_path / "2")
-    shipped = digests(ROOT / "data")
+    shipped = {name: each for name, each in digests(ROOT / "data").items() if not name.startswith("adapters/")}
     assert first == {name: shipped.get(name) for name in first}
     by_hand = {"worldfacts/README.md", "worldfacts/NOTICE", "flags/README.md", "flags/NOTICE"}
     assert {name for name in shipped if name not in first and "flags/images" not in name} == by_hand
