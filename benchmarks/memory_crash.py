@@ -56,7 +56,7 @@ WRITERS, EACH = 64, 50
 READERS = 2  # in each process
 COMMON = 32  # questions that many ask
 ASKS_COMMON, IS_COPY = 0.2, 0.05  # shares of the episodes
-SECONDS = 120.0  # after which a scenario counts as hung
+SECONDS = 300.0  # after which a scenario counts as hung
 
 
 class Tally(NamedTuple):
