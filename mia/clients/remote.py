@@ -21,6 +21,7 @@ from mia.errors import (
     UpstreamError,
 )
 from mia.runtime.http import RefusedError
+from mia.runtime.problems import Problem
 from mia.types import Failure, Message, Plan, Recall, Reflection, StopReason, Trajectory
 from mia.wire.native import (
     AttemptRequest,
@@ -32,7 +33,6 @@ from mia.wire.native import (
     ExecuteRequest,
     Planned,
     PlanRequest,
-    Problem,
     RecallRequest,
     Reflected,
     Request,

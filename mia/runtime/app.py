@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from mia import __version__
 from mia.errors import ConfigError, MiaError
@@ -57,7 +57,7 @@ def create_service(
     if settings.token is not None:
         middleware.append(Middleware(TokenGate, token=settings.token))
     middleware += [Middleware(SizeLimit, megabytes=settings.max_request_mb), Middleware(Queue, slots=slots)]
-    app = FastAPI(title=name, version=__version__, lifespan=lifespan, middleware=middleware)
+    app = FastAPI(title=name, version=__version__, lifespan=lifespan, middleware=middleware, responses=problems.ANSWERS)
     app.state.draining = False
     app.state.metrics = metrics  # whose registry takes a service's own numbers
     problems.install(app)
@@ -155,7 +155,7 @@ def _add_operational_routes(app: FastAPI, name: str, checks: Mapping[str, Check]
         """Say that the process is alive."""
         return {"status": "ok", "service": name}
 
-    @app.get("/readyz", tags=["operation"])
+    @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready; the body tells for what."}})
     async def readyz() -> JSONResponse:
         """Say whether requests can be served, dependency by dependency."""
         states = await asyncio.gather(*(_state(check) for check in checks.values()))
@@ -164,7 +164,7 @@ def _add_operational_routes(app: FastAPI, name: str, checks: Mapping[str, Check]
         body = {"ready": ready, "draining": draining, "dependencies": dict(zip(checks, states, strict=True))}
         return JSONResponse(body, 200 if ready else 503)
 
-    @app.get("/metrics", tags=["operation"])
+    @app.get("/metrics", tags=["operation"], response_class=PlainTextResponse)
     async def show_metrics() -> Response:
         """Show the service's numbers in Prometheus' text format."""
         return metrics.render()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -32,6 +33,39 @@ STATUSES: tuple[tuple[type[MiaError], int], ...] = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class Trouble(BaseModel):
+    """What went wrong; `service`, `status` and `retryable` tell of storage, or of a service behind."""
+
+    type: str
+    message: str
+    remedy: str = ""
+    service: str = ""
+    status: int | None = None
+    retryable: bool = True
+
+
+class Problem(BaseModel):
+    """What every service answers instead when it cannot do what was asked."""
+
+    error: Trouble
+    request_id: str | None = None
+
+
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": description}
+    for status, description in (
+        (400, "What was sent cannot be used; the message says why."),
+        (401, "The request does not show the token that the service asks for."),
+        (408, "The request did not arrive in time."),
+        (413, "The request, or what it asks of a model, is too large."),
+        (422, "The request does not have this form; the message names the fields."),
+        (429, "The service has as much work as it can take; try again."),
+        (502, "A service behind this one gave no usable answer."),
+        (503, "Storage or a service behind this one is out of order; the request can be repeated."),
+    )
+}
 
 
 def problem(
@@ -77,6 +111,9 @@ def _answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
 
 
 def _answer_http(_: Request, error: HTTPException) -> JSONResponse:
+    cause = error.__cause__
+    if isinstance(cause, ValueError | RecursionError):  # FastAPI, which does not say what it could not read
+        return problem(error.status_code, f"The body cannot be read: {cause}.", remedy="Send JSON in UTF-8.")
     return problem(error.status_code, str(error.detail), headers=error.headers)
 
 

@@ -33,6 +33,7 @@ _MOST = 2**53  # the largest number that every reader of JSON keeps exact
 _TAGS = re.compile(r"</?tool_response>\\?")  # around an observation, in all formats
 
 Text = Annotated[str, AfterValidator(clean)]
+Asked = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]  # the core refuses a blank question
 Id = Annotated[str, AfterValidator(clean), Field(min_length=1)]
 Number = Annotated[int, Field(ge=0, le=_MOST)]
 
@@ -109,7 +110,7 @@ class ExecuteRequest(Place):
     """`POST /plan`: carry a plan out."""
 
     data_id: Id
-    question: Text
+    question: Asked
     plan: Text = ""
 
 
@@ -132,7 +133,7 @@ class RecallRequest(Wire):
     """`POST /memory`: what may help with a question."""
 
     data_id: Id
-    question: Text
+    question: Asked
     image_caption: Text | list[Text] | None = None
 
     @property

@@ -66,10 +66,11 @@ def _not_blank(text: str) -> str:
 Batch = Annotated[list[T], Field(max_length=1024)]
 Text = Annotated[str, BeforeValidator(_cleaned)]
 Told = Annotated[Text, Field(max_length=_MOST_TEXT)]
-Asked = Annotated[Text, Field(max_length=_LONGEST), AfterValidator(_not_blank)]
+Asked = Annotated[Text, Field(max_length=_LONGEST, json_schema_extra={"pattern": r"\S"}), AfterValidator(_not_blank)]
 Caption = Annotated[str, BeforeValidator(_first), Field(max_length=_LONGEST)]
 Count = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Id = Annotated[int, Field(strict=True, ge=1)]
+FilePath = Annotated[Text, Field(json_schema_extra={"pattern": r"\.jsonl?$"})]
 
 
 class _Asking(BaseModel):
@@ -236,13 +237,13 @@ class SaveResponse(BaseModel):
 class SavePath(BaseModel):
     """Where the memory is to be written."""
 
-    save_path: Text
+    save_path: FilePath
 
 
 class LoadPath(BaseModel):
     """Where the memory is to be read."""
 
-    load_path: Text
+    load_path: FilePath
 
 
 class FileResponse(BaseModel):

@@ -155,20 +155,3 @@ class Executed(BaseModel):
 
     trajectory: Trajectory
     messages: Dialogue
-
-
-class Trouble(BaseModel):
-    """An error as a problem document tells it; `service`, `status` and `retryable` of one of a service behind."""
-
-    type: str
-    message: str
-    remedy: str = ""
-    service: str = ""
-    status: int | None = None
-    retryable: bool = True
-
-
-class Problem(BaseModel):
-    """What every service answers instead when it cannot do what was asked."""
-
-    error: Trouble

@@ -123,6 +123,24 @@ def test_a_request_that_is_not_valid_is_refused_in_the_same_shape(options, statu
     assert set(response.json()["error"]) == {"type", "message", "remedy"}
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_a_body_that_is_no_json_is_refused_with_what_is_wrong(content):
+    error = ask(build(), "POST", "/number", content=content, headers={"Content-Type": "application/json"}).json()[
+        "error"
+    ]
+    assert error["message"].startswith("The body cannot be read: ")
+    assert error["remedy"]
+
+
+def test_the_document_tells_of_errors_in_the_shape_that_they_have():
+    told = build().openapi()
+    answers = told["paths"]["/number"]["post"]["responses"]
+    assert {"400", "413", "422", "429", "503"} <= answers.keys()
+    shapes = [answer["content"]["application/json"]["schema"] for code, answer in answers.items() if code >= "400"]
+    assert shapes == [{"$ref": "#/components/schemas/Problem"}] * len(shapes)
+    assert "HTTPValidationError" not in told["components"]["schemas"]
+
+
 def test_an_unknown_path_and_a_wrong_method_keep_the_shape():
     assert ask(build(), "GET", "/none").json()["error"]["type"] == "NotFound"
     wrong = ask(build(), "GET", "/number")
