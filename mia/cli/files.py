@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mia.errors import InputError
+from mia.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,14 +33,5 @@ def read_text(file: Path) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all. Raises InputError if it cannot be written."""
-    draft = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-    try:
-        with usable(path, "written"):
-            with draft.open("xb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-    finally:
-        with suppress(OSError):  # it is there only if something went wrong
-            draft.unlink()
+    with usable(path, "written"):
+        write_whole(path, text)

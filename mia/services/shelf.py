@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +11,7 @@ from mia.errors import InputError, StorageError
 from mia.memory.threads import waited
 from mia.memory.twins import twin
 from mia.memory.writing import Fresh, Vectors
+from mia.runtime.files import write_whole
 from mia.types import Question, Recall
 from mia.wire import memory_files
 from mia.wire.memory_serve import ClearResponse, FileResponse, SaveRequest
@@ -133,19 +131,11 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    draft = path.parent / f".{secrets.token_hex(8)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("xb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise _unusable(path, error) from error
-    finally:
-        with suppress(OSError):  # it is there only if something went wrong
-            draft.unlink()
 
 
 def _unusable(path: Path, error: OSError) -> InputError | StorageError:

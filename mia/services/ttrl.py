@@ -17,6 +17,7 @@ from mia.memory.exploration import correct
 from mia.memory.threads import waited
 from mia.planner.memories import memory_block
 from mia.prompts import template
+from mia.runtime.files import write_whole
 from mia.services.plan_router import PlanMemory, PlanRouter
 from mia.services.steps import Steps
 from mia.text import to_json
@@ -235,14 +236,9 @@ def _draw(group: Sequence[Episode]) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise _unusable(path, error) from error
 
