@@ -1,9 +1,15 @@
 """Train the adapters of the embedded model on the CPU, from traces of the training questions.
 
-  python scripts/warm_start.py all --minutes 90          traces, training and model card of data/adapters/worldfacts
-  python scripts/warm_start.py traces --out runs/warm/traces.jsonl
-  python scripts/warm_start.py train --traces runs/warm/traces.jsonl --out runs/warm/adapter --minutes 90
-  python scripts/warm_start.py card --adapter runs/warm/adapter
+  python scripts/warm_start.py all --minutes 90 --out runs/warm/adapter     traces, training, probes and model card
+  python scripts/warm_start.py all --minutes 90 --method one-shot           the adapter to compare with
+
+or step by step:
+
+  python scripts/warm_start.py traces                                       writes runs/warm/loop.jsonl
+  python scripts/warm_start.py train --traces runs/warm/loop.jsonl --out runs/warm/adapter --minutes 90
+  python scripts/warm_start.py train --traces runs/warm/loop.jsonl --start data/adapters/worldfacts --out runs/warm/more
+  python scripts/warm_start.py finish runs/warm/adapter                     the card anew, with its scores.json
+  MIA_ADAPTERS=executor=runs/warm/adapter,planner=runs/warm/adapter mia serve model
 
 A run that was stopped, by ctrl-C, by a signal or by the power, goes on where it was when the same command is given
 again. The first call makes models/SmolLM2-135M-Instruct from the served weights. Needs: ./install.sh embedded train
@@ -22,7 +28,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mia.errors import ConfigError, MiaError
+from mia.errors import ConfigError, InputError, MiaError, StorageError
 from mia.runtime.settings import ModelServiceSettings, export, load
 
 if TYPE_CHECKING:
@@ -45,6 +51,8 @@ def main() -> None:
         _fail(console, missing)
     except MiaError as error:
         _fail(console, error)
+    except OSError as error:
+        _fail(console, StorageError(f"{error}.", remedy="Free space there, or name a place that can be written."))
 
 
 def traces(arguments: argparse.Namespace, console: Console) -> None:
@@ -53,6 +61,10 @@ def traces(arguments: argparse.Namespace, console: Console) -> None:
     from warm import base  # noqa: PLC0415 - of an extra
     from warm import traces as made  # noqa: PLC0415 - of an extra
 
+    data = DATA / "worldfacts"
+    if not (data / f"{arguments.split}.jsonl").exists():
+        raise InputError(f"{data} has no questions of {arguments.split}.", remedy="Name train, dev or test.")
+    out = arguments.out or traces_file(arguments.method, arguments.split, arguments.questions)
     tokenizer = AutoTokenizer.from_pretrained(base.prepare(load(ModelServiceSettings).folder))
 
     def tokens(text: str) -> int:
@@ -60,12 +72,18 @@ def traces(arguments: argparse.Namespace, console: Console) -> None:
 
     with console.status("Playing the training questions"):
         mix = made.Mix(questions=arguments.questions)
-        data = DATA / "worldfacts"
-        counts = made.write(arguments.out, data, tokens, mix, split=arguments.split, method=arguments.method)
+        counts = made.write(out, data, tokens, mix, split=arguments.split, method=arguments.method)
     table = Table("kind", "traces")
     for kind, count in sorted(counts.items()):
         table.add_row(escape(kind), f"{count:,}")
     console.print(table)
+    console.print(f"The traces are in {out}.")
+
+
+def traces_file(method: str, split: str = "train", questions: int = 0) -> Path:
+    """Return where traces lie unless --out says otherwise; only those of all training questions are `all`'s to use."""
+    parts = [method, *([split] if split != "train" else []), *([str(questions)] if questions else [])]
+    return RUN / f"{'-'.join(parts)}.jsonl"
 
 
 def train(arguments: argparse.Namespace, console: Console) -> None:
@@ -81,27 +99,36 @@ def train(arguments: argparse.Namespace, console: Console) -> None:
     long = not arguments.steps and arguments.minutes >= _WORTH_COMPILING
     if long and not (shutil.which("g++") and trainer.model.compile()):
         console.print("There is no working C++ compiler (g++ and Python's headers): about a quarter slower without.")
-    trainer.run()
-    trainer.record(shlex.join(["python", *sys.argv]))
+    trainer.run({"command": shlex.join(["python", *sys.argv]), "data": card.digests(DATA / "worldfacts")})
     adapter.write_probes(arguments.out, folder, trainer.traces, trainer.tokenizer)
     console.print(f"The adapter is in {arguments.out}; its card is {card.write(arguments.out)}.")
 
 
 def everything(arguments: argparse.Namespace, console: Console) -> None:
     """Write the traces unless they are there, then train on them."""
+    from warm import adapter  # noqa: PLC0415 - of an extra
+
     arguments.out = arguments.out or DATA / "adapters" / METHODS[arguments.method]
-    arguments.traces = [RUN / f"{arguments.method}.jsonl"]
+    adapter.check_unfinished(arguments.out)
+    arguments.traces = [traces_file(arguments.method)]
     if not arguments.traces[0].exists():
         wanted = argparse.Namespace(out=arguments.traces[0], split="train", method=arguments.method, questions=0)
         traces(wanted, console)
     train(arguments, console)
 
 
-def describe(arguments: argparse.Namespace, console: Console) -> None:
-    """Write the model card anew, as after scores.json came."""
+def finish(arguments: argparse.Namespace, console: Console) -> None:
+    """Write the model card anew, as after scores.json came; before it the probes, where traces are named."""
     from warm import card  # noqa: PLC0415 - of an extra
 
-    console.print(str(card.write(arguments.adapter)))
+    if arguments.traces:
+        from transformers import AutoTokenizer  # noqa: PLC0415 - of an extra
+        from warm import adapter, base, batches  # noqa: PLC0415 - of an extra
+
+        folder = base.prepare(load(ModelServiceSettings).folder)
+        found, _ = batches.read(arguments.traces)
+        adapter.write_probes(arguments.adapter, folder, found, AutoTokenizer.from_pretrained(folder))
+    console.print(f"The card is {card.write(arguments.adapter)}.")
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
@@ -133,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     every.set_defaults(run=everything)
 
     only = commands.add_parser("traces", help="write the supervised traces")
-    only.add_argument("--out", type=Path, default=RUN / "loop.jsonl", help="file to write (%(default)s)")
+    only.add_argument("--out", type=Path, help="file to write (runs/warm/..., by the choices below)")
     only.add_argument("--split", default="train", help="which questions (%(default)s); others only to measure on")
     only.add_argument("--questions", type=int, default=0, help="the most of either kind of questions; 0: all")
     only.set_defaults(run=traces)
@@ -143,9 +170,10 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--out", type=Path, required=True, help="folder of the adapter, and of the checkpoint meanwhile")
     fit.set_defaults(run=train)
 
-    about = commands.add_parser("card", help="write the model card anew, with scores.json of the folder if it is there")
-    about.add_argument("--adapter", type=Path, required=True, metavar="FOLDER")
-    about.set_defaults(run=describe)
+    about = commands.add_parser("finish", help="write model card (with scores.json of the folder) and probes anew")
+    about.add_argument("adapter", type=Path, metavar="FOLDER", help="an adapter with its training.json")
+    about.add_argument("--traces", type=Path, nargs="+", metavar="FILE", help="write the probes anew from these")
+    about.set_defaults(run=finish)
 
     for each in (every, only):
         each.add_argument(

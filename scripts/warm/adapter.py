@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from mia.embedded.probes import PROBES
 from mia.errors import InputError
-from warm.base import PUBLIC_NAME
+from warm.base import PUBLIC_NAME, write_json
 from warm.llama import TARGETS, Llama, Weights, rank_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
-PROBES = "probe.json"
-_PROMPTS = 6
+_PROMPTS = 8
 _LISTED = 20
-_LONGEST = 2400  # characters of a probe prompt
+_LONGEST = 700  # tokens of a probe prompt
+_LOOKED_AT = 500  # traces, which come in no order
+
+Item = TypeVar("Item")
 
 
 def write(folder: Path, adapters: Weights, alpha: int) -> None:
@@ -45,6 +51,12 @@ def write(folder: Path, adapters: Weights, alpha: int) -> None:
     save_file(half, scratch, metadata={"format": "pt"})
     scratch.chmod(0o644)
     scratch.replace(folder / WEIGHTS)
+
+
+def check_unfinished(folder: Path) -> None:
+    """Raise InputError if a folder that is to be trained into holds a finished adapter."""
+    if (folder / WEIGHTS).exists():
+        raise InputError(f"{folder} holds a finished adapter.", remedy="Name another --out, or remove it.")
 
 
 def read(folder: Path) -> tuple[Weights, int]:
@@ -73,8 +85,7 @@ def write_probes(folder: Path, base: Path, traces: list[dict[str, Any]], tokeniz
     weights, alpha = read(folder)
     model = Llama(base, weights, alpha, torch.float32)
     prompts = []
-    for text in _prompts(traces, tokenizer):
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for text, ids in _prompts(traces, tokenizer):
         with torch.no_grad():
             last = model.hidden(torch.tensor(ids[:1]), torch.tensor([ids[1:]]))[0, -1:]
             top = model.log_probabilities(last)[0].topk(_LISTED)
@@ -83,23 +94,23 @@ def write_probes(folder: Path, base: Path, traces: list[dict[str, Any]], tokeniz
     write_json(folder / PROBES, {"prompts": prompts})
 
 
-def _prompts(traces: list[dict[str, Any]], tokenizer: Any) -> list[str]:
-    """Return prompts of as many roles and kinds as there are, in the order of the traces, none very long."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for trace in traces:
-        for number, message in enumerate(trace["messages"]):
+def _prompts(traces: list[dict[str, Any]], tokenizer: Any) -> list[tuple[str, list[int]]]:
+    """Return prompts and their tokens, of every role and every turn of its dialogues in turn, none very long."""
+    found: dict[str, dict[int, dict[str, list[int]]]] = defaultdict(lambda: defaultdict(dict))
+    for trace in traces[:_LOOKED_AT]:
+        messages = trace["messages"]
+        for number, message in enumerate(messages):
             if message["role"] == "assistant" and message["learn"]:
-                text = tokenizer.apply_chat_template(
-                    trace["messages"][:number], tokenize=False, add_generation_prompt=True
-                )
-                if len(text) <= _LONGEST:
-                    found.setdefault((trace["role"], trace["kind"]), []).append(text)
-    rounds = max(map(len, found.values()), default=0)
-    ordered = (texts[turn] for turn in range(rounds) for _, texts in sorted(found.items()) if turn < len(texts))
-    chosen = list(dict.fromkeys(ordered))
-    return chosen[:_PROMPTS]
+                text = tokenizer.apply_chat_template(messages[:number], tokenize=False, add_generation_prompt=True)
+                ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+                if len(ids) <= _LONGEST:
+                    found[trace["role"]][number][text] = ids
+    turns = (_in_turn(prompts.items() for _, prompts in sorted(role.items())) for _, role in sorted(found.items()))
+    return list(islice(_in_turn(turns), _PROMPTS))
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON for people to read."""
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+def _in_turn(series: Iterable[Iterable[Item]]) -> Iterator[Item]:
+    """Yield the first of each series, then the second of each that has one, and so on."""
+    ended = object()
+    for row in zip_longest(*series, fillvalue=ended):
+        yield from (item for item in row if item is not ended)  # type: ignore[misc]

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mia.embedded.model import DEFAULT, resolve
 from mia.errors import InputError
+from mia.runtime.files import write_whole
 
 PUBLIC_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _FOLDER = "SmolLM2-135M-Instruct"
@@ -80,9 +81,9 @@ def convert(weights: Path, target: Path) -> None:
             scratch / "model.safetensors",
             metadata={"format": "pt"},
         )
-        _write_json(scratch / "config.json", config)
+        write_json(scratch / "config.json", config)
         _tokenizer(field).save(str(scratch / "tokenizer.json"))
-        _write_json(scratch / "tokenizer_config.json", _tokenizer_config(field, config["max_position_embeddings"]))
+        write_json(scratch / "tokenizer_config.json", _tokenizer_config(field, config["max_position_embeddings"]))
         (scratch / "model.safetensors").chmod(0o644)
         scratch.chmod(0o755)
         scratch.rename(target)
@@ -161,5 +162,6 @@ def _tokenizer_config(field: Any, length: int) -> dict[str, Any]:
     }
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON for people to read."""
+    write_whole(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")

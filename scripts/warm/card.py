@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -36,6 +37,9 @@ It was trained on the base as it is served, a Q4_1 GGUF file dequantised to bf16
 Traces of training questions only, from `data/worldfacts` and the package's own search; nothing of a test split.
 
 {data}
+
+The wordings of `scripts/warm/phrasings.toml` hold none of the held-out ones, but some of them are sentences to complete
+and situations like those: of `test_phrasing`, the family `analogy` alone is of a kind that was never trained.
 
 ## Training
 
@@ -78,11 +82,12 @@ def write(folder: Path) -> Path:
             f"{folder} holds no record of a training: {error}.", remedy="Name the folder that `train` wrote as --out."
         ) from error
     plan, done = record["plan"], record["progress"]
+    files = record["traces"] | record.get("data", {})
     text = _CARD.format(
         base=record["base"],
         name=folder.resolve().name,
         roles=_enumerated(record["roles"]),
-        data=table({"file": name, "sha256": f"`{digest}`"} for name, digest in record["traces"].items()),
+        data=table({"file": name, "sha256": f"`{digest}`"} for name, digest in files.items()),
         command=record["command"],
         rank=plan["rank"],
         alpha=2 * plan["rank"],
@@ -112,6 +117,12 @@ def machine(threads: int) -> str:
         flags = set()
     kinds = [name for flag, name in (("amx_bf16", "AMX"), ("avx512_bf16", "AVX-512 bf16")) if flag in flags]
     return f"{threads} CPU threads" + (f" with {' and '.join(kinds)}" if kinds else "")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file of a folder of data that training traces are made from."""
+    files = [*folder.glob("train*.jsonl"), folder / "corpus.jsonl"]
+    return {f"{folder.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:

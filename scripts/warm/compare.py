@@ -36,26 +36,23 @@ def value(text: str) -> float:
 def weigh(names: tuple[str, str], values: tuple[str, str]) -> Weighed:
     """Compare two values: hemispheres, then lengths, then digit by digit to the first that differs."""
     larger = 0 if value(values[0]) > value(values[1]) else 1
+    degrees = any("°" in text for text in values)
     south = [text.rstrip().endswith("S") for text in values]
-    if any("°" in text for text in values) and south[0] != south[1]:
+    if degrees and south[0] != south[1]:
         return Weighed(larger, f"One is north and one is south: {names[larger]} is farther north.")
     whole = [re.sub(r"[^\d]", "", text.partition(".")[0]) for text in values]
-    size = "larger"
     if len(whole[0]) != len(whole[1]):
-        more = 0 if len(whole[0]) > len(whole[1]) else 1
         shown = f"{len(whole[0])} digits against {len(whole[1])}"
     else:
-        digits = [list(re.sub(r"[^\d.]", "", text)) for text in values]
+        digits = [re.sub(r"[^\d.]", "", text) for text in values]
         pairs = []
-        more = larger
-        for one, other in zip(digits[0], digits[1], strict=False):
-            sign = "=" if one == other else ">" if one > other else "<"
-            pairs.append(f"{one}{sign}{other}")
-            if sign != "=":
-                more = 0 if sign == ">" else 1
+        for one, other in zip(*digits, strict=False):
+            pairs.append(f"{one}{'=' if one == other else '>' if one > other else '<'}{other}")
+            if one != other:
                 break
         shown = " ".join(pairs)
-    words = f"{shown}: {names[more]} is {size}"
-    if any("°" in text for text in values):
+    more = 1 - larger if all(south) else larger  # the larger number of degrees south is the smaller value
+    words = f"{shown}: {names[more]} is larger"
+    if degrees:
         words += ", so farther south" if all(south) else ", so farther north"
     return Weighed(larger, f"{words}.")

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from mia.errors import InputError, MiaError
 from warm import adapter
-from warm.base import PUBLIC_NAME
+from warm.base import PUBLIC_NAME, write_json
 from warm.batches import arrange, collate, encode, read
 from warm.card import RECORD, machine
 from warm.llama import Llama, Weights, fresh, rank_of
@@ -63,6 +63,13 @@ class Plan:
     start: str = ""
     """A folder with an adapter to train on; empty begins with a fresh one."""
 
+    def __post_init__(self) -> None:
+        """Raise InputError if nothing could be trained."""
+        for name in ("minutes", "epochs", "rank", "rate", "tokens"):
+            if getattr(self, name) <= 0:
+                text = f"A run needs {name} above 0, not {getattr(self, name)}."
+                raise InputError(text, remedy="`warm_start.py train --help` tells what is usual.")
+
     @property
     def alpha(self) -> int:
         """The numerator of the adapter's scale."""
@@ -86,8 +93,7 @@ class Trainer:
     """One run: an adapter for the traces, in a folder that also keeps the checkpoint until it is done."""
 
     def __init__(self, base: Path, traces: list[Path], out: Path, plan: Plan, console: Console) -> None:
-        if (out / adapter.WEIGHTS).exists():
-            raise InputError(f"{out} holds a finished adapter.", remedy="Name another --out, or remove it.")
+        adapter.check_unfinished(out)
         self.plan, self.out, self._console = plan, out, console
         keep_memory()
         self.tokenizer = AutoTokenizer.from_pretrained(base)
@@ -138,8 +144,11 @@ class Trainer:
         steps = done.step / plan.steps if plan.steps else 0.0
         return max(done.seconds / 60 / plan.minutes, done.tokens / (self.total * plan.epochs), steps)
 
-    def run(self) -> None:
+    def run(self, about: dict[str, Any]) -> None:
         """Train until the budget is used, with a line of progress now and then; a signal to stop saves and raises.
+
+        Args:
+            about: what the record of the run tells besides, such as its `command`.
 
         Raises:
             Interrupted: by SIGTERM or SIGINT; the same call goes on from there.
@@ -162,14 +171,15 @@ class Trainer:
                 if now - saved > _SAVE_SECONDS:
                     self._save()
                     saved = now
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_json(self.out / RECORD, self._record() | about)
         adapter.write(self.out, self.model.adapters, self.plan.alpha)
         (self.out / CHECKPOINT).unlink(missing_ok=True)
 
-    def record(self, command: str) -> None:
-        """Write what the card of the adapter tells of the run."""
-        record = {
+    def _record(self) -> dict[str, Any]:
+        """Return what the card of the adapter tells of the run."""
+        return {
             "base": PUBLIC_NAME,
-            "command": command,
             "roles": list(dict.fromkeys(trace["role"] for trace in self.traces)),
             "traces": self.digests,
             "epoch_tokens": self.total,
@@ -178,7 +188,6 @@ class Trainer:
             "peak_gb": round(peak_memory(), 1),
             "progress": asdict(self.progress),
         }
-        adapter.write_json(self.out / RECORD, record)
 
     def _epoch(self, number: int) -> list[list[int]]:
         return arrange(self.sequences, self.plan.tokens, f"{self.plan.seed}-{number}")

@@ -1,4 +1,4 @@
-"""Questions of the train split in further words of our own, written without sight of the held-out families."""
+"""Questions of the train split in further words of our own; none is a wording of the held-out families."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from mia.memory.manager import Manager
 from mia.memory.recall import RecallRule
 from mia.planner.dialogue import DialoguePlanner
 from mia.runtime.encoder import load_encoder
+from mia.runtime.files import write_whole
 from mia.runtime.settings import RoleSettings, SearchServiceSettings, load
 from mia.types import Key, Plan, Question, Said
 from mia.wiring import Silence, budget, plan_budget
@@ -104,9 +105,7 @@ async def _write(
                 made += await (maker.one_shot(row) if method == "one-shot" else maker.planned(row))
     chance.shuffle(made)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf-8") as file:
-        for trace in made:
-            file.write(json.dumps(trace, ensure_ascii=False) + "\n")
+    write_whole(out, "".join(json.dumps(trace, ensure_ascii=False) + "\n" for trace in made))
     return counts
 
 

@@ -17,6 +17,7 @@ gguf = pytest.importorskip("gguf", reason=REASON)
 tokenizers = pytest.importorskip("tokenizers", reason=REASON)
 
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+import warm_start  # noqa: E402
 from warm import adapter, base, batches, card, llama, lora  # noqa: E402
 
 from mia.errors import InputError  # noqa: E402
@@ -194,7 +195,7 @@ def test_a_run_learns_and_its_files_are_read_by_peft_with_the_probes_it_tells(fo
     peft = pytest.importorskip("peft", reason=REASON)
     out = tmp_path / "adapter"
     run = trainer(folder, traces, out, steps=60, rate=2e-2)
-    run.run()
+    run.run({})
     losses = [loss for _, _, loss, _ in run.progress.history]
     assert losses[-1] < 0.7 * losses[0]
     adapter.write_probes(out, folder, run.traces, run.tokenizer)
@@ -202,18 +203,49 @@ def test_a_run_learns_and_its_files_are_read_by_peft_with_the_probes_it_tells(fo
         transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), out
     )
     probes = json.loads((out / "probe.json").read_text(encoding="utf-8"))["prompts"]
-    assert len(probes) == 6
+    assert len(probes) == 8
     for probe in probes:
         assert run.tokenizer(probe["text"])["input_ids"] == probe["tokens"]
         chances = model(input_ids=torch.tensor([probe["tokens"]])).logits[0, -1].log_softmax(-1)
         assert all(abs(chances[token].item() - told) < 1e-3 for token, told in probe["top"])
     assert not (out / lora.CHECKPOINT).exists()
+    roles = ["executor" if SYSTEM + "executor" in probe["text"] else "planner" for probe in probes]
+    assert roles == ["executor", "planner"] * 4
     with pytest.raises(InputError, match="finished"):
         trainer(folder, traces, out)
 
 
+def test_a_finished_adapter_is_refused_before_traces_are_made(folder, traces, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "adapter"
+    trainer(folder, traces, out, steps=1).run({})
+    arguments = warm_start._parser().parse_args(["all", "--out", str(out)])
+    with pytest.raises(InputError, match="finished"):
+        arguments.run(arguments, Console(file=io.StringIO()))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_probes_and_the_card_of_an_adapter_can_be_written_anew(folder, traces, tmp_path, monkeypatch):
+    out = tmp_path / "adapter"
+    run = trainer(folder, traces, out, steps=1)
+    run.run({"command": "python scripts/warm_start.py train"})
+    adapter.write_probes(out, folder, run.traces, run.tokenizer)
+    before = (out / "probe.json").read_bytes()
+    (out / "probe.json").unlink()
+    monkeypatch.setattr(base, "prepare", lambda _: folder)
+    arguments = warm_start._parser().parse_args(["finish", str(out), "--traces", str(traces)])
+    arguments.run(arguments, Console(file=io.StringIO()))
+    assert (out / "probe.json").read_bytes() == before
+    assert "python scripts/warm_start.py train" in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_plan_that_trains_nothing_is_refused():
+    with pytest.raises(InputError, match="minutes above 0"):
+        lora.Plan(minutes=0)
+
+
 def test_a_stopped_run_goes_on_to_what_an_uninterrupted_one_gives(folder, traces, tmp_path):
-    trainer(folder, traces, tmp_path / "whole").run()
+    trainer(folder, traces, tmp_path / "whole").run({})
     stopped = trainer(folder, traces, tmp_path / "parts")
     step = stopped._step
 
@@ -224,12 +256,12 @@ def test_a_stopped_run_goes_on_to_what_an_uninterrupted_one_gives(folder, traces
 
     stopped._step = last_step
     with pytest.raises(lora.Interrupted):
-        stopped.run()
+        stopped.run({})
     with pytest.raises(InputError, match=r"rate was 0\.001, is 0\.1"):
         trainer(folder, traces, tmp_path / "parts", rate=0.1)
     rest = trainer(folder, traces, tmp_path / "parts")
     assert rest.progress.step == 4
-    rest.run()
+    rest.run({})
     whole, parts = (adapter.read(tmp_path / name)[0] for name in ("whole", "parts"))
     assert all(torch.allclose(values, parts[name], atol=1e-6) for name, values in whole.items())
 
@@ -246,8 +278,7 @@ def test_other_traces_are_not_gone_on_with(folder, traces, tmp_path):
 
 def test_the_card_tells_data_command_losses_and_scores(folder, traces, tmp_path):
     run = trainer(folder, traces, tmp_path, steps=2)
-    run.run()
-    run.record("python scripts/warm_start.py train")
+    run.run({"command": "python scripts/warm_start.py train", "data": {"worldfacts/train.jsonl": "abc"}})
     (tmp_path / "scores.json").write_text('[{"split": "test", "n": 40, "right": "39 (98 %)"}]', encoding="utf-8")
     text = card.write(tmp_path).read_text(encoding="utf-8")
     assert run.digests["traces.jsonl"] in text
@@ -255,6 +286,7 @@ def test_the_card_tells_data_command_losses_and_scores(folder, traces, tmp_path)
         "the Planner and the Executor", "the Executor and the Planner"
     )
     assert "| test | 40 | 39 (98 %) |" in text
+    assert "| worldfacts/train.jsonl | `abc` |" in text
     assert "python scripts/warm_start.py train" in text
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "warm_start.py"
+sys.path.append(str(SCRIPT.parent))
+import warm_start  # noqa: E402
 
 
 def called(*arguments):
@@ -21,6 +23,13 @@ def test_help_needs_no_extra_and_teaches():
     assert done.returncode == 0
     assert "goes on where it was" in done.stdout
     assert called("train", "--help").returncode == 0
+
+
+def test_only_the_traces_of_all_training_questions_lie_where_they_are_trained_on():
+    trained = {warm_start.traces_file(method) for method in warm_start.METHODS}
+    assert len(trained) == len(warm_start.METHODS)
+    others = [("loop", "test", 0), ("loop", "train", 40), ("one-shot", "test", 40)]
+    assert not trained & {warm_start.traces_file(*each) for each in others}
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
