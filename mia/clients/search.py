@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mia.clients.snippets import snippet
 from mia.errors import SearchUnavailable
 from mia.text import clean
 from mia.types import Observation, Source, ToolSpec
@@ -19,11 +20,18 @@ _ALIASES = ("query_list", "queries", "query")
 
 
 class SearchTool:
-    """Text search. Each call may hold several queries; each query brings `topk` passages."""
+    """Text search. Each call may hold several queries; each query brings `topk` passages.
 
-    def __init__(self, service: Service, topk: int = 3) -> None:
+    Args:
+        service: a /retrieve service.
+        topk: passages a query.
+        words: words of each passage that are shown, those of the sentences that match the query; 0 shows it whole.
+    """
+
+    def __init__(self, service: Service, topk: int = 3, words: int = 0) -> None:
         self._service = service
         self._topk = topk
+        self._words = words
         self.spec = ToolSpec(
             name="search",
             description="Searches a text collection; each query brings the best matching passages.",
@@ -60,7 +68,7 @@ class SearchTool:
                 retryable=False,
                 remedy="Check that MIA_SEARCH_URL points at a /retrieve service.",
             ) from error
-        seen = _observation(queries, found)
+        seen = _observation(queries, found, self._words)
         return seen.model_copy(update={"text": _told(asked) + seen.text})
 
 
@@ -80,13 +88,14 @@ def _told(asked: list[str]) -> str:
     return f"[{', '.join(parts)}]\n" if parts else ""
 
 
-def _observation(queries: list[str], found: list[list[Document]]) -> Observation:
+def _observation(queries: list[str], found: list[list[Document]], words: int) -> Observation:
     sources: dict[str, Source] = {}
     blocks = []
     for query, documents in zip(queries, found, strict=True):
         lines = [f"Results for: {query}"]
         for number, document in enumerate(documents, 1):
             title, text = _parts(document)
+            text = snippet(text, query, words, known=title) if words else text
             lines.append(f"[{number}] {title}\n{text}")
             name = title if document.id is None else clean(str(document.id))
             sources.setdefault(name, Source(id=name, title=title))

@@ -19,6 +19,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from mia.errors import ConfigError
 
 DOTENV = ".env"
+SMALL = "smollm2"
+SNIPPET = 30  # words: of a passage of the world facts the sentence that was asked for and one or two beside it
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class ModelServiceSettings(ListeningSettings):
     """The small model server of one machine (`mia serve model`)."""
 
     port: Port = _named("MODEL_PORT", "PORT", default=8000, about="port to listen on; 0 takes a free one")
-    model: str = _named("MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, or a Hugging Face name")
+    model: str = _named("MIA_MODEL", default=SMALL, about="smollm2, a .gguf file, or a Hugging Face name")
     folder: Path = _named("MIA_MODELS", default=Path("models"), about="folder of model files")
     adapters: str = _named(
         "MIA_ADAPTERS", default="auto", about="auto: those that belong to the model; none; or role=folder[,role=folder]"
@@ -99,7 +101,7 @@ class RoleSettings(Settings):
     home: Path = _named("MIA_HOME", default=Path("runs"), about="folder of runs")
 
     model: str = _named(
-        "MIA_MODEL", default="smollm2", about="smollm2, a .gguf file, a Hugging Face name, or the URL of a server"
+        "MIA_MODEL", default=SMALL, about="smollm2, a .gguf file, a Hugging Face name, or the URL of a server"
     )
     model_port: Port = _named("MODEL_PORT", default=8000, about="where `mia serve model` listens")
     model_name: str = _named(
@@ -133,6 +135,12 @@ class RoleSettings(Settings):
         "MIA_SEARCH_URL", "SERVICE_URL", default="http://127.0.0.1:8001", about="base URL of a /retrieve service"
     )
     topk: int = _named("MIA_TOPK", default=3, ge=1, le=50, about="passages per query")
+    snippet: int = _named(
+        "MIA_SNIPPET_WORDS",
+        default=-1,
+        ge=-1,
+        about=f"words shown of a passage, the best matching sentences; 0: all; -1: {SNIPPET} for {SMALL}, else all",
+    )
     token: SecretStr | None = _named("MIA_TOKEN", default=None, about="bearer token that services ask for and send")
 
     judge: Literal["truth", "exact", "none"] = _named(
@@ -192,6 +200,13 @@ class RoleSettings(Settings):
     )
     benchmark: bool = _named("MIA_BENCHMARK", default=False, about="hide memories made from the question itself")
     max_pixels: int = _named("MIA_MAX_PIXELS", default=448 * 448, ge=1024, about="images are shrunk to this area")
+
+    @property
+    def snippet_words(self) -> int:
+        """Words of a passage that the Executor is shown; 0 shows all. The small model loses its way in whole ones."""
+        if self.snippet >= 0:
+            return self.snippet
+        return SNIPPET if self.model == SMALL and not self.executor_url else 0
 
     @model_validator(mode="after")
     def _deadlines_nest(self) -> Self:

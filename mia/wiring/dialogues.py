@@ -40,7 +40,7 @@ async def search_tool(settings: RoleSettings) -> AsyncIterator[SearchTool]:
         remedy="Start it with `mia serve search`, or set MIA_SEARCH_URL.",
     )
     try:
-        yield SearchTool(service, settings.topk)
+        yield SearchTool(service, settings.topk, settings.snippet_words)
     finally:
         await service.aclose()
 

@@ -136,6 +136,10 @@ class Stage:
     counter: TokenCounter
     settings: RoleSettings
 
+    def tool(self, topk: int, edits: Sequence[Edit] = ()) -> SearchTool:
+        """Return the search tool as the settings have it, but for the number of passages."""
+        return SearchTool(EditedSearch(self.index, edits), topk, self.settings.snippet_words)  # type: ignore[arg-type]
+
 
 async def play(
     script: Script,
@@ -148,7 +152,7 @@ async def play(
 ) -> tuple[Episode, OracleModels]:
     """Run the loop once. Raises Unplayable where search, window or the script's own end stop it."""
     models = OracleModels(turns, stage.counter)
-    tools = [SearchTool(EditedSearch(stage.index, script.edits), topk)]  # type: ignore[arg-type]
+    tools = [stage.tool(topk, script.edits)]
     truth = Truth(answers=script.answers, unanswerable=not script.answers)
     agent = Agent(
         memory,

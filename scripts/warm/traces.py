@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from local_search.build import prepare
 from mia.baselines.one_shot import OneShotExecutor
-from mia.clients.search import SearchTool
 from mia.clients.tokens import Tokenizer
 from mia.memory.bank import Bank
 from mia.memory.compress import ExtractiveCompressor
@@ -27,7 +26,7 @@ from mia.runtime.settings import RoleSettings, SearchServiceSettings, load
 from mia.types import Key, Plan, Question, Said
 from mia.wiring import Silence, budget, plan_budget
 from warm.oracle import FAILURES, Oracle, Script, Turn
-from warm.play import WINDOW, EditedSearch, OracleConversation, OracleModels, SomeRecall, Stage, Unplayable, play
+from warm.play import WINDOW, OracleConversation, OracleModels, SomeRecall, Stage, Unplayable, play
 from warm.rewording import Rewording
 from warm.world import World, read
 
@@ -42,14 +41,14 @@ _CHAINS = {"right": 50, "retry": 8, "invented": 12, "removed fact": 4, "removed 
 _COMPARISONS = {"right": 25, "invented": 55, "failing": 20}
 UNKNOWN = "unknown"  # as the prompt of one-shot retrieval wants it
 _SHOWN = 3
-_TOPK = (3, 2, 1, 1)  # passages a query; fewer cost less to train on, and are searched no less
+_TOPK = (3, 3, 2, 1)  # passages a query; fewer cost less to train on
 
 
 @dataclass(frozen=True)
 class Mix:
     """How many traces of which kind: shares of the questions, and plans for questions in other words."""
 
-    executor: float = 0.35
+    executor: float = 0.7
     reflected: float = 0.25
     recalled: float = 0.35
     comparisons: int = 3
@@ -181,7 +180,7 @@ class _Maker:
         memory = SomeRecall(self._memory, shown=self._chance.random() < self._mix.recalled / 2)
         models = OracleModels({"planner": [Turn(script.plan)]}, self._stage.counter)
         spent = plan_budget(self._stage.settings, WINDOW)
-        planner = DialoguePlanner(models, [self._tool(1).spec], spent, self._stage.counter)
+        planner = DialoguePlanner(models, [self._stage.tool(1).spec], spent, self._stage.counter)
         await planner.start(asked, await memory.recall(asked), Key(run="warm", question_id=asked.id)).plan()
         return [self._trace("planner", "reworded", asked.id, models.opened["planner"])]
 
@@ -191,12 +190,9 @@ class _Maker:
         asked = Question(id=row["id"], text=row["question"])
         models = OracleModels({"executor": [Turn(f"<answer>{answer}</answer>")]}, self._stage.counter)
         spent = budget(self._stage.settings, WINDOW)
-        executor = OneShotExecutor(models, self._tool(_SHOWN), spent, self._stage.counter, Silence())
+        executor = OneShotExecutor(models, self._stage.tool(_SHOWN), spent, self._stage.counter, Silence())
         await executor.start(asked, Key(run="warm", question_id=asked.id)).carry_out(Plan(said=Said(raw="", text="")))
         return [self._trace("one-shot", row["type"], asked.id, models.opened["executor"])]
-
-    def _tool(self, topk: int) -> SearchTool:
-        return SearchTool(EditedSearch(self._stage.index, ()), topk)  # type: ignore[arg-type]
 
     def _script(self, row: dict[str, Any]) -> Script | None:
         if row.get("unanswerable"):

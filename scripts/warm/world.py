@@ -21,6 +21,20 @@ _FIRST = {
     ("airport", "city"): re.compile(r"airport serving ([^.]+)\."),
 }
 _SUFFIX = {"language": " language", "state": " (U.S. state)"}
+# Queries in the corpus's own words, where a relation's name shares none with the sentence that tells it.
+_SEARCHED = {
+    ("city", "latitude"): "lies at latitude",
+    ("country", "area"): "covers an area",
+    ("country", "density"): "inhabitants per square kilometre",
+    ("country", "only_neighbour"): "shares land borders",
+    ("country", "population"): "has a population",
+    ("currency", "sole_user"): "official currency of",
+    ("element", "country"): "discovered by, in which country",
+    ("element", "discoverer"): "discovered by",
+    ("element", "melting_point"): "melts at kelvin",
+    ("element", "year"): "discovered in year",
+    ("state", "year"): "admitted to the Union in year",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,8 @@ class Hop:
     def query(self) -> str:
         """The words to search for."""
         name = _ARTICLE.sub("", self.subject).removesuffix(" language")
-        return f"{name} {'time zone' if self.kind == 'timezone' else self.kind} {self.label}"
+        wanted = _SEARCHED.get((self.kind, self.relation), self.label)
+        return f"{name} {'time zone' if self.kind == 'timezone' else self.kind} {wanted}"
 
 
 class World:

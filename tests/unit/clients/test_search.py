@@ -10,11 +10,11 @@ from mia.errors import SearchUnavailable
 from mia.runtime.http import Service
 
 
-def search(arguments, respond):
+def search(arguments, respond, words=0):
     async def go(url):
         service = Service("search", url, error=SearchUnavailable, attempts=1)
         try:
-            return await SearchTool(service, 2).call(arguments, 5.0)
+            return await SearchTool(service, 2, words).call(arguments, 5.0)
         finally:
             await service.aclose()
 
@@ -37,6 +37,14 @@ def test_each_query_brings_its_passages_with_their_sources():
     assert asked == [{"queries": ["aba", "zzz"], "topk": 2, "return_scores": True}]
     assert seen.text == "Results for: aba\n[1] Aba\nA city.\n=======\nResults for: zzz\nNothing was found."
     assert [(source.id, source.title) for source in seen.sources] == [("a", "Aba")]
+
+
+def test_passages_are_cut_to_what_matches_where_a_limit_is_set():
+    def respond(request):
+        return httpx.Response(200, json={"result": [[hit("a", "Aba", "Aba is a city. Its mayor is Ola. It is old.")]]})
+
+    assert search({"query_list": ["mayor of Aba"]}, respond, words=4).text.endswith("[1] Aba\n… Its mayor is Ola. …")
+    assert search({"query_list": ["mayor of Aba"]}, respond).text.endswith("It is old.")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,15 @@
 import pytest
 
 from mia.errors import ConfigError
-from mia.runtime.settings import ModelServiceSettings, RoleSettings, SearchServiceSettings, known_names, load, names
+from mia.runtime.settings import (
+    SNIPPET,
+    ModelServiceSettings,
+    RoleSettings,
+    SearchServiceSettings,
+    known_names,
+    load,
+    names,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +87,11 @@ def test_every_setting_has_an_environment_name():
     for kind in (RoleSettings, SearchServiceSettings):
         assert all(names(kind).values())
     assert "SEARCH_PORT" in known_names()
+
+
+def test_passages_are_cut_for_the_small_model_alone_unless_it_is_set():
+    assert load(RoleSettings).snippet_words == SNIPPET
+    assert load(RoleSettings, snippet=0).snippet_words == 0
+    assert load(RoleSettings, model="http://host:1/v1").snippet_words == 0
+    assert load(RoleSettings, executor_url="http://host:1/v1").snippet_words == 0
+    assert load(RoleSettings, executor_url="http://host:1/v1", snippet=50).snippet_words == 50
