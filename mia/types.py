@@ -231,7 +231,7 @@ class Recall(Noun):
     """Memories shown for a question, best first, each with its score; `withheld` are ids held back on purpose.
 
     `sequence` is the number of the memory's latest change when it was asked. `caption` is what the Memory says of the
-    images of a question that came without a caption.
+    images of a question that came without a caption. `told` is shown instead of memories, where a data set brings text.
     """
 
     successes: tuple[tuple[Workflow, float], ...] = ()
@@ -239,6 +239,7 @@ class Recall(Noun):
     withheld: tuple[int, ...] = ()
     sequence: int = 0
     caption: str = ""
+    told: str = ""
 
     @property
     def ids(self) -> tuple[int, ...]:

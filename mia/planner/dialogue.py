@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mia.protocols import Conversation, Models, Planning, TokenCounter
     from mia.types import Attempt, Key, Question, Recall, ToolSpec
 
+_TEMPLATE = 64  # tokens that a chat template puts around the messages of two turns
+
 
 @dataclass(frozen=True)
 class PlanBudget:
@@ -91,8 +93,12 @@ class DialoguePlanning:
         return await self._plan(self._opening)
 
     async def reflect(self, attempt: Attempt) -> Reflection:
-        """Ask whether to plan again; when the window has no room left for the question, the plan stands."""
-        room = self._conversation.room - self._budget.plan_tokens - self._counter.count(fill("reflect", trace=""))
+        """Ask whether to plan again; when the window has no room left for the question, the plan stands.
+
+        What is shown of the attempt leaves room for the reply and for the revised plan that may follow.
+        """
+        asked = fill("reflect", trace="") + fill("replan", question=disarm(self._question.text))
+        room = self._conversation.room - 2 * self._budget.plan_tokens - self._counter.count(asked) - _TEMPLATE
 
         def render(cut: Callable[[str], str]) -> str:
             return disarm(transcript(self._question.text, attempt.trajectory, cut))

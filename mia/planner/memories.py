@@ -16,7 +16,9 @@ REVIEWED = ("reasoning and logic", "information sourcing", "validity of the resu
 
 
 def memory_block(recall: Recall, tokens: int, counter: TokenCounter) -> str:
-    """Render successes, then failures, best first, each cut to its even share of `tokens`."""
+    """Render successes, then failures, best first, each cut to its even share of `tokens`; or what is told instead."""
+    if recall.told and tokens > 0:
+        return fill("memories", memories=counter.cut(disarm(recall.told), tokens))
     shown = [workflow for workflow, _ in (*recall.successes, *recall.failures)]
     if not shown or tokens <= 0:
         return NONE_FOUND
