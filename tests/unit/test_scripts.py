@@ -15,6 +15,8 @@ COMMANDS = [
     "scripts/test.sh",
     "scripts/quickstart.sh",
     "scripts/evaluate_embedded.sh",
+    "scripts/smoke_train.sh",
+    "Planner-Train/train.sh",
     "local_search/run.sh",
 ]
 
@@ -37,7 +39,7 @@ def test_help_tells_the_usage(script):
     [
         (["install.sh", "embedded", "dev"], "-m pip install -c constraints.txt -e .\\[embedded\\,dev\\]"),
         (["install.sh", "serve"], "-m pip install -e .\\[serve\\]"),
-        (["install.sh", "train"], "--no-build-isolation"),
+        (["install.sh", "train-gpu"], "-c constraints-gpu.txt --no-build-isolation flash-attn"),
         (["scripts/check.sh"], "lint-imports"),
         (["scripts/test.sh", "house"], "bash tests/ci/10_house.sh"),
         (["scripts/quickstart.sh", "3"], "bin/mia eval data/worldfacts/dev.jsonl --limit 3"),
@@ -49,6 +51,8 @@ def test_help_tells_the_usage(script):
         (["scripts/evaluate_embedded.sh", "--quick", "--out", "x"], "benchmarks/embedded.py reading x --size 4"),
         (["tests/ci/20_unit.sh"], "-m pytest tests/unit tests/service"),
         (["local_search/run.sh"], "-m local_search serve --corpus data/worldfacts/corpus.jsonl"),
+        (["Planner-Train/train.sh", "+overlay=cpu"], "-m mia.training Planner-Train/config.yaml +overlay=cpu"),
+        (["scripts/smoke_train.sh", "planner"], "-m smoke.report runs/smoke-planner/metrics.jsonl --steps 30"),
         ([".ci/run"], "bash tests/ci/30_e2e.sh"),
     ],
 )

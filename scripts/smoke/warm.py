@@ -1,0 +1,140 @@
+"""The warm start of the tiny Planner: a short training on dialogues that are half right, and how right it is then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from mia.planner.memories import NONE_FOUND
+from mia.prompts import fill
+from mia.transcript import transcript
+from mia.types import StopReason, Trajectory
+from smoke.tiny import build_model, build_tokenizer
+from warm.batches import encode
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+    from mia.types import Message
+    from smoke.rehearsal import Pair, Plays
+
+PLANS, DIALOGUES = 16, 8  # in a batch
+_PLANS_RATE, _DIALOGUES_RATE = 3e-3, 2e-3
+
+
+class Course(NamedTuple):
+    """Steps: on right plans, by which the model learns what to copy, then on whole dialogues that are mixed."""
+
+    plans: int = 150
+    dialogues: int = 60
+
+
+class Warm(NamedTuple):
+    """A model after its warm start."""
+
+    model: Qwen3ForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+
+
+def start(plays: Plays, course: Course, seed: int, chance: random.Random) -> Warm:
+    """Build a model and teach it."""
+    tokenizer = build_tokenizer(_texts(plays))
+    model = build_model(tokenizer, seed)
+    right = [lesson(tokenizer, messages, replies=1) for messages in plays.right]
+    mixed = [lesson(tokenizer, messages) for messages in plays.mixed]
+    train(model, [chance.sample(right, PLANS) for _ in range(course.plans)], _PLANS_RATE)
+    train(model, [mixed[place : place + DIALOGUES] for place in range(0, len(mixed), DIALOGUES)], _DIALOGUES_RATE)
+    return Warm(model, tokenizer)
+
+
+def _texts(plays: Plays) -> Iterator[str]:
+    """Yield all that a vocabulary must hold: what was said, and what is said only when something goes wrong."""
+    dialogues = [*plays.right, *plays.mixed, *(each for pair in (*plays.training, *plays.validation) for each in pair)]
+    yield from {message.text for messages in dialogues for message in messages}
+    yield from (NONE_FOUND, fill("plan_again"))
+    yield from (transcript("", Trajectory(steps=(), answer=None, stop=reason)) for reason in StopReason)
+
+
+class Lesson(NamedTuple):
+    """A dialogue as tokens; `replies` are the places of each reply in it, the mark that ends it included."""
+
+    tokens: list[int]
+    replies: list[range]
+
+
+def lesson(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], replies: int | None = None) -> Lesson:
+    """Return a dialogue, or what of it leads to its first `replies`, in the tokenizer's chat template."""
+    shown = messages if replies is None else messages[: 1 + 2 * replies]
+    lines = [{"role": each.role, "content": each.text, "learn": each.role == "assistant"} for each in shown]
+    found = encode(tokenizer, {"id": "", "weight": 1.0, "messages": lines})
+    tokens = [*found.opening, *found.rest]
+    learnt = [False] * len(found.opening) + [weight > 0 for weight in found.weights]
+    edges = [place for place in range(1, len(tokens)) if learnt[place] != learnt[place - 1]]
+    return Lesson(tokens, [range(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)])
+
+
+def train(model: Qwen3ForCausalLM, batches: Sequence[Sequence[Lesson]], rate: float) -> list[float]:
+    """Take one step of AdamW a batch, on the replies alone, at a rate that rises and falls; return the losses."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
+    rising = min(20, len(batches))
+    losses = []
+    for step, batch in enumerate(batches, 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(step / rising, (len(batches) + 1 - step) / (len(batches) + 1 - rising))
+        loss = -torch.cat(log_probabilities(model, batch)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def log_probabilities(model: Qwen3ForCausalLM, lessons: Sequence[Lesson]) -> list[Tensor]:
+    """Return the log-probability of every token of every reply: one tensor a reply, lesson by lesson."""
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(each.tokens) for each in lessons], batch_first=True)
+    places = [(row, place) for row, each in enumerate(lessons) for reply in each.replies for place in reply]
+    rows, columns = torch.tensor(places).unbind(1)
+    # What is padded on the right changes nothing before it, so there is no mask.
+    states = model.model(tokens).last_hidden_state[rows, columns - 1]
+    found = -cross_entropy(model.lm_head(states), tokens[rows, columns], reduction="none")
+    return list(found.split([len(reply) for each in lessons for reply in each.replies]))
+
+
+class Odds(NamedTuple):
+    """How likely a model is to be right at temperature 1: means over questions, and what they are worth.
+
+    Each is worked out from the probabilities of the replies themselves, so nothing is sampled.
+    """
+
+    plan: float
+    worst_plan: float
+    """Of the question whose right plan is least likely."""
+    content: float
+    """Says no after a right answer."""
+    doubting: float
+    """Says yes after a wrong one."""
+    revised: float
+    """Then writes the right plan."""
+    final: float
+    reward: float
+
+
+def odds(warm: Warm, pairs: Sequence[Pair]) -> Odds:
+    """Measure a model."""
+    lessons = [lesson(warm.tokenizer, messages) for pair in pairs for messages in pair]
+    with torch.no_grad():
+        found = [reply.sum().exp() for reply in log_probabilities(warm.model, lessons)]
+    plan, doubted, again, _, doubting, revised = torch.stack(found).view(len(pairs), 6).unbind(1)
+    content = 1 - doubted
+    final = plan * (content + doubted * again) + (1 - plan) * doubting * revised
+    decision = plan * content + (1 - plan) * doubting
+    reward = 0.7 * final + 0.2 * plan + 0.05 * decision + 0.05
+    means = (each.mean().item() for each in (content, doubting, revised, final, reward))
+    return Odds(plan.mean().item(), plan.min().item(), *means)
