@@ -24,7 +24,6 @@ from mia.errors import ConfigError, InputError, MiaError
 
 if TYPE_CHECKING:
     from smoke.rehearsal import Plays, Rehearsal
-    from smoke.warm import Odds
 
 DATA = Path(__file__).parents[1] / "data" / "worldfacts"
 
@@ -54,6 +53,7 @@ def make(options: argparse.Namespace, console: Console) -> None:
     from smoke.world import SmokeWorld  # noqa: PLC0415 - of an extra
 
     torch.set_num_threads(1)  # more are no faster for a model as small as this
+    options.out.mkdir(parents=True)
     started = time.monotonic()
     chance = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     course = warm.Course(options.plans, options.dialogues)
@@ -68,9 +68,8 @@ def make(options: argparse.Namespace, console: Console) -> None:
     for name, *values in zip(warm.Odds._fields, *measured, strict=True):
         table.add_row(name.replace("_", " "), *(f"{value:.3f}" for value in values))
     console.print(table)
-    console.print(
-        f"{options.out}: {len(learnt.tokenizer)} words, played in {played - started:.0f} s, taught in {taught - played:.0f} s"
-    )
+    seconds = f"played in {played - started:.0f} s, taught in {taught - played:.0f} s"
+    console.print(f"{options.out}: {len(learnt.tokenizer)} words, {seconds}")
 
 
 async def _play(stage: Rehearsal, out: Path, count: int, chance: random.Random) -> Plays:
@@ -78,7 +77,6 @@ async def _play(stage: Rehearsal, out: Path, count: int, chance: random.Random) 
     from smoke import rehearsal  # noqa: PLC0415 - of an extra
     from smoke.world import write_rows  # noqa: PLC0415 - of an extra
 
-    out.mkdir(parents=True)
     stage.world.write_corpus(out / "corpus.jsonl")
     await stage.remember()
     await write_rows(out / "train.parquet", stage.world.training, stage.memory)

@@ -24,6 +24,7 @@ start() {
     if [[ "$DRY_RUN" == 1 ]]; then
         run "${@:2}"
     else
+        : >"$FOLDER/$1.log" # at once: the port of the process before must not be read
         "${@:2}" >"$FOLDER/$1.log" 2>&1 &
         pids+=($!)
     fi

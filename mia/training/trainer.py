@@ -95,7 +95,7 @@ class GroupTrainer(PPOTrainerSync):
         super()._compute_metrics(batch, metrics, timing_raw, global_steps, epoch)
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
         data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        metrics.update(summary([fields["reward_extra_info"] for fields in data["extra_fields"].tolist()]))
+        metrics.update(summary([fields["reward_extra_info"] for fields in data["extra_fields"]]))
         self._collapse = self._watch.seen(metrics)
         if self._collapse:
             self._save_checkpoint()

@@ -8,6 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+from warm.oracle import Script, Turn
+from warm.play import Stage, play
+
 from local_search.build import prepare
 from mia.memory.bank import Bank
 from mia.memory.compress import ExtractiveCompressor
@@ -17,8 +20,6 @@ from mia.runtime.encoder import HashedEncoder
 from mia.runtime.settings import RoleSettings, SearchServiceSettings, load
 from mia.text import ByteCounter
 from smoke.world import Ask, Asked, SmokeWorld
-from warm.oracle import Script, Turn
-from warm.play import Stage, play
 
 if TYPE_CHECKING:
     import random
@@ -121,7 +122,7 @@ def _guess(world: SmokeWorld, right: Ask, chance: random.Random) -> Ask:
 
 
 class Pair(NamedTuple):
-    """Two dialogues about one question, for measuring: the first plan is right, or wrong; then yes, and the right plan."""
+    """Two dialogues about a question, to measure on: a first plan that is right or wrong, yes, and the right plan."""
 
     right: tuple[Message, ...]
     wrong: tuple[Message, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -18,18 +17,16 @@ PAD, START, END, UNK = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>"
 TEMPLATE = Path(__file__).parents[2] / "configs" / "templates" / "keep_thoughts.jinja"
 
 # Marks and tags, line breaks, words and signs with the blank before them, other blanks: together, every text.
-_PIECE = r"<\|\w+\|>|</?\w+>|\n| ?\w+| ?[^\w\s]|\s"
+_SPLIT = pre_tokenizers.Split(Regex(r"<\|\w+\|>|</?\w+>|\n| ?\w+| ?[^\w\s]|\s"), "isolated")
 _PROTOCOL = tuple(
-    piece
-    for tag in ("think", "tool_call", "tool_response", "tools", "answer")
-    for piece in (f"<{tag}>", f"</{tag}>")
+    piece for tag in ("think", "tool_call", "tool_response", "tools", "answer") for piece in (f"<{tag}>", f"</{tag}>")
 )
 _ALWAYS = ("\n", " ", "system", "user", "assistant", *_PROTOCOL)
 
 
 def pieces(text: str) -> list[str]:
     """Split a text into words, signs, tags and blanks, which joined are the text."""
-    return re.findall(_PIECE, text)
+    return [piece for piece, _ in _SPLIT.pre_tokenize_str(text)]
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -38,7 +35,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     special = [PAD, START, END, UNK]
     vocabulary = {piece: number for number, piece in enumerate([*special, *sorted(found.union(_ALWAYS) - {*special})])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), "isolated")
+    made.pre_tokenizer = _SPLIT
     made.decoder = decoders.Fuse()
     made.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in special])
     return PreTrainedTokenizerFast(

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
+from warm.batches import encode
 
 from mia.planner.memories import NONE_FOUND
 from mia.prompts import fill
 from mia.transcript import transcript
 from mia.types import StopReason, Trajectory
 from smoke.tiny import build_model, build_tokenizer
-from warm.batches import encode
 
 if TYPE_CHECKING:
     import random
@@ -44,7 +44,7 @@ class Warm(NamedTuple):
 
 def start(plays: Plays, course: Course, seed: int, chance: random.Random) -> Warm:
     """Build a model and teach it."""
-    tokenizer = build_tokenizer(_texts(plays))
+    tokenizer = build_tokenizer(texts(plays))
     model = build_model(tokenizer, seed)
     right = [lesson(tokenizer, messages, replies=1) for messages in plays.right]
     mixed = [lesson(tokenizer, messages) for messages in plays.mixed]
@@ -53,7 +53,7 @@ def start(plays: Plays, course: Course, seed: int, chance: random.Random) -> War
     return Warm(model, tokenizer)
 
 
-def _texts(plays: Plays) -> Iterator[str]:
+def texts(plays: Plays) -> Iterator[str]:
     """Yield all that a vocabulary must hold: what was said, and what is said only when something goes wrong."""
     dialogues = [*plays.right, *plays.mixed, *(each for pair in (*plays.training, *plays.validation) for each in pair)]
     yield from {message.text for messages in dialogues for message in messages}

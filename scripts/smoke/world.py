@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from warm.world import World, read
 
 from mia.runtime.files import write_whole
 from mia.types import Question
-from warm.world import World, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from mia.protocols import Memory
     from warm.world import Hop
+
+    from mia.protocols import Memory
 
 RELATIONS = ("capital", "currency", "calling", "tld", "language")
 FACTS = 20
@@ -136,9 +137,9 @@ def _facts(world: World) -> Iterator[Fact]:
     """Yield what the train split asks of countries, those with most of the relations first."""
     known: dict[str, dict[str, Fact]] = defaultdict(dict)
     for row in read(world.data / "train.jsonl"):
-        hops = world.hops(row)
-        if len(hops) == 1 and hops[0].kind == "country" and hops[0].relation in RELATIONS and row["family"] != "chinese":
-            known[hops[0].subject][hops[0].relation] = _fact(world, row, hops[0])
+        hop, *more = world.hops(row)
+        if not more and hop.kind == "country" and hop.relation in RELATIONS and row["family"] != "chinese":
+            known[hop.subject][hop.relation] = _fact(world, row, hop)
     for _, facts in sorted(known.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         yield from (facts[relation] for relation in RELATIONS if relation in facts)
 
