@@ -33,8 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where to write; not there yet")
     parser.add_argument("--seed", type=int, default=0, help="of the weights, and of what they learn from (default 0)")
-    parser.add_argument("--plans", type=int, default=150, help="steps on right plans, which come first (default 150)")
-    parser.add_argument("--dialogues", type=int, default=60, help="steps on dialogues that are mixed (default 60)")
+    parser.add_argument("--right", type=int, default=220, metavar="STEPS", help="on right plans, first (default 220)")
+    parser.add_argument("--mixed", type=int, default=120, metavar="STEPS", help="on mixed ones, then (default 120)")
     console = Console(highlight=False, soft_wrap=True)
     try:
         make(parser.parse_args(), console)
@@ -56,9 +56,9 @@ def make(options: argparse.Namespace, console: Console) -> None:
     options.out.mkdir(parents=True)
     started = time.monotonic()
     chance = random.Random(options.seed)  # noqa: S311 - an order, not a secret
-    course = warm.Course(options.plans, options.dialogues)
+    course = warm.Course(options.right, options.mixed)
     with rehearsal.opened(SmokeWorld(DATA)) as stage:
-        plays = asyncio.run(_play(stage, options.out, course.dialogues * warm.DIALOGUES, chance))
+        plays = asyncio.run(_play(stage, options.out, course.mixed * warm.BATCH, chance))
     played = time.monotonic()
     learnt = warm.start(plays, course, options.seed, chance)
     taught = time.monotonic()

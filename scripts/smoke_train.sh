@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 help_if_asked "${BASH_SOURCE[0]}" "$@"
 [[ "${1:-}" == planner ]] || die "${1:-Nothing} is no stage that a smoke run exists for." "scripts/smoke_train.sh planner"
-STEPS="${STEPS:-30}" SEED="${SEED:-0}" FAIL="${FAIL:-0}" FOLDER="${FOLDER:-runs/smoke-planner}"
+STEPS="${STEPS:-30}" SEED="${SEED:-0}" FAIL="${FAIL:-0}" FOLDER=$(realpath -m "${FOLDER:-runs/smoke-planner}")
 PYTHON="$VENV/bin/python"
 [[ "$DRY_RUN" == 1 ]] || need "$PYTHON" "Run ./install.sh embedded train first."
 [[ "$DRY_RUN" == 1 ]] || mkdir -p "$FOLDER"
@@ -48,10 +48,10 @@ serve agent "$agent" env MIA_EXECUTOR_URL="http://127.0.0.1:$model/v1" MIA_SEARC
     AGENT_PORT="$agent" "$VENV/bin/mia" serve agent --mode train
 
 log "Training, $STEPS steps"
-[[ "$DRY_RUN" == 1 ]] || rm -f "$FOLDER/metrics.jsonl"
-export VERL_FILE_LOGGER_PATH="$PWD/$FOLDER/metrics.jsonl"
+run rm -rf "$FOLDER/checkpoints" "$FOLDER/metrics.jsonl" # a run goes on from what is there, and this one begins
+export VERL_FILE_LOGGER_PATH="$FOLDER/metrics.jsonl"
 run env PLAN_URL="http://127.0.0.1:$agent" REF_MODEL_PATH="$START/model" \
-    DATASET_TRAIN="$START/train.parquet" DATASET_VAL="$START/val.parquet" SAVE_CHECKPOINT_DIR="$PWD/$FOLDER/checkpoints" \
+    DATASET_TRAIN="$START/train.parquet" DATASET_VAL="$START/val.parquet" SAVE_CHECKPOINT_DIR="$FOLDER/checkpoints" \
     Planner-Train/train.sh +overlay=cpu "trainer.total_training_steps=$STEPS" "data.seed=$SEED" 'trainer.logger=[console,file]' \
     trainer.val_before_train=false "${@:2}"
 run env PYTHONPATH=scripts "$PYTHON" -m smoke.report "$FOLDER/metrics.jsonl" --steps "$STEPS"

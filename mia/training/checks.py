@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mia.errors import ConfigError, UpstreamError
+from transformers import AutoTokenizer
+
+from mia.errors import ConfigError, InputError, OutOfRoom, UpstreamError
+from mia.planner.dialogue import DialoguePlanner, PlanBudget
 from mia.runtime.http import Service
+from mia.training.conversation import PolicyCounter
 from mia.training.dataset import Questions
+from mia.types import Key, Message, Question, Recall
+from mia.wiring.trainers import planner_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from omegaconf import DictConfig
 
@@ -32,11 +38,53 @@ def check(config: DictConfig, stage: Stage) -> None:
     faults = [*_model(Path(config.actor_rollout_ref.model.path), stage), *asyncio.run(_services(stage))]
     if faults:
         raise ConfigError("\n".join(faults), remedy="Mend that, then start again.")
-    train, _ = Questions(config.data.train_files), Questions(config.data.val_files)
+    train, val = Questions(config.data.train_files), Questions(config.data.val_files)
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    asyncio.run(_prompts([*train.rows, *val.rows], tokenizer, stage))
     if len(train) < config.data.train_batch_size:
         raise ConfigError(
             f"{config.data.train_files} has {len(train)} questions, and a step takes {config.data.train_batch_size}.",
             remedy="Lower data.train_batch_size.",
+        )
+
+
+class _Measured:
+    """A dialogue that is measured, not held."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._system = ""
+        self.messages: tuple[Message, ...] = ()
+        self.tokens = self.room = 0
+
+    def open(self, role: str, system: str, history: Sequence[Message] = ()) -> _Measured:  # noqa: ARG002
+        self._system = system
+        return self
+
+    async def say(self, message: Message, want: Any) -> Any:  # noqa: ARG002
+        said = [{"role": "system", "content": self._system}, {"role": "user", "content": message.text}]
+        text = self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+        self.tokens = len(self._tokenizer.encode(text, add_special_tokens=False))
+        raise OutOfRoom("measured")
+
+
+async def _prompts(rows: Sequence[dict[str, Any]], tokenizer: Any, stage: Stage) -> None:
+    """Refuse questions whose first prompt does not fit: their groups would be dropped, in every epoch anew."""
+    long: dict[str, int] = {}
+    budget = PlanBudget(memory_tokens=stage.lengths.memory, retries=0)
+    for row in rows:
+        measured, question = _Measured(tokenizer), Question.model_validate_json(row["question"])
+        planner = DialoguePlanner(measured, planner_tools(), budget, PolicyCounter(tokenizer))
+        key = Key(run=stage.run, question_id=question.id)
+        await planner.start(question, Recall.model_validate_json(row["recall"]), key).plan()
+        if measured.tokens > stage.lengths.prompt:
+            long[question.id] = measured.tokens
+    if long:
+        longest = max(long, key=lambda each: long[each])
+        raise InputError(
+            f"{len(long)} of {len(rows)} prompts are longer than mia.lengths.prompt ({stage.lengths.prompt}): "
+            f"question {longest} makes one of {long[longest]} tokens.",
+            remedy="Raise mia.lengths.prompt, lower mia.lengths.memory, or take those questions out.",
         )
 
 

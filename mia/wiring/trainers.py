@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from mia.planner.dialogue import PlanBudget
     from mia.protocols import Executor, Models, TokenCounter
     from mia.runtime.settings import RoleSettings
-    from mia.types import Recall, Truth
+    from mia.types import Recall, ToolSpec, Truth
 
 _MARGIN = 60.0  # seconds: the Executor's service ends an episode by its own clock first
+
+
+def planner_tools() -> list[ToolSpec]:
+    """Return what a Planner is told of the Executor's tools, which it does not reach itself."""
+    return [SearchTool(Service("search", "http://127.0.0.1")).spec]
 
 
 class AroundPlanner(NamedTuple):
@@ -38,10 +43,9 @@ class AroundPlanner(NamedTuple):
         self, policy: Models, budget: PlanBudget, counter: TokenCounter, recall: Recall, answer_key: dict[str, Truth]
     ) -> Agent:
         """Build the agent of one rollout."""
-        tools = [SearchTool(Service("search", "http://127.0.0.1")).spec]  # what the Planner is told of the tools
         return Agent(
             GivenMemory(recall),
-            DialoguePlanner(policy, tools, budget, counter),
+            DialoguePlanner(policy, planner_tools(), budget, counter),
             self.executor,
             PlannerReflector(),
             TruthJudge(answer_key, self.judges),

@@ -129,7 +129,7 @@ class Pair(NamedTuple):
 
 
 class Plays(NamedTuple):
-    """Dialogues to learn from, in which every reply is right or which are mixed, and pairs to measure on."""
+    """Dialogues to learn from, in which both plans are right or which are mixed, and pairs to measure on."""
 
     right: list[tuple[Message, ...]]
     mixed: list[tuple[Message, ...]]
@@ -141,7 +141,7 @@ async def plays(stage: Rehearsal, count: int, chance: random.Random) -> Plays:
     """Play every wording but those held out for validation, and `count` mixed dialogues."""
     world = stage.world
     taught = [*world.training, *world.spare]
-    right = [await stage.play(asked, Dialogue(asked.fact.ask)) for asked in taught]
+    right = [await stage.play(asked, Dialogue(asked.fact.ask, asked.fact.ask)) for asked in taught]
     chosen = [taught[number % len(taught)] for number in range(count)]
     some = [await stage.play(asked, mixed(world, asked.fact.ask, chance)) for asked in chosen]
     pairs = [await _pair(stage, asked, chance) for asked in (*world.training, *world.validation)]

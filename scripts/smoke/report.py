@@ -61,7 +61,9 @@ def wrong(found: list[dict[str, Any]], steps: int) -> list[str]:
         faults.append(f"Only {len(found)} of {steps} steps were taken.")
     differs = max((row["mia/log_probs/difference"] for row in found), default=0.0)
     if differs > _DIFFERENCE:
-        faults.append(f"Rollout server and trainer differ by {differs:.2g} in log-probability; {_DIFFERENCE:g} is the most.")
+        faults.append(
+            f"Rollout server and trainer differ by {differs:.2g} in log-probability; {_DIFFERENCE:g} is the most."
+        )
     if steps >= _LEARNS and len(found) >= steps:
         for name in ("critic/score/mean", "mia/accuracy/final"):
             rise = fmean(row[name] for row in found[-_EDGE:]) - fmean(row[name] for row in found[:_EDGE])

@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from mia.types import Message
     from smoke.rehearsal import Pair, Plays
 
-PLANS, DIALOGUES = 16, 8  # in a batch
-_PLANS_RATE, _DIALOGUES_RATE = 3e-3, 2e-3
+BATCH = 4
+_RATE = 3e-3
+_RISING = 20  # steps
 
 
 class Course(NamedTuple):
-    """Steps: on right plans, by which the model learns what to copy, then on whole dialogues that are mixed."""
+    """Steps: on dialogues that are right, by which the model learns what to copy, then on mixed ones."""
 
-    plans: int = 150
-    dialogues: int = 60
+    right: int = 220
+    mixed: int = 120
 
 
 class Warm(NamedTuple):
@@ -46,10 +47,9 @@ def start(plays: Plays, course: Course, seed: int, chance: random.Random) -> War
     """Build a model and teach it."""
     tokenizer = build_tokenizer(texts(plays))
     model = build_model(tokenizer, seed)
-    right = [lesson(tokenizer, messages, replies=1) for messages in plays.right]
-    mixed = [lesson(tokenizer, messages) for messages in plays.mixed]
-    train(model, [chance.sample(right, PLANS) for _ in range(course.plans)], _PLANS_RATE)
-    train(model, [mixed[place : place + DIALOGUES] for place in range(0, len(mixed), DIALOGUES)], _DIALOGUES_RATE)
+    right, some = ([lesson(tokenizer, messages) for messages in taught] for taught in (plays.right, plays.mixed))
+    batches = [chance.sample(right, BATCH) for _ in range(course.right)]
+    train(model, batches + [chance.sample(some, BATCH) for _ in range(course.mixed)])
     return Warm(model, tokenizer)
 
 
@@ -68,10 +68,9 @@ class Lesson(NamedTuple):
     replies: list[range]
 
 
-def lesson(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], replies: int | None = None) -> Lesson:
-    """Return a dialogue, or what of it leads to its first `replies`, in the tokenizer's chat template."""
-    shown = messages if replies is None else messages[: 1 + 2 * replies]
-    lines = [{"role": each.role, "content": each.text, "learn": each.role == "assistant"} for each in shown]
+def lesson(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]) -> Lesson:
+    """Return a dialogue in the tokenizer's chat template."""
+    lines = [{"role": each.role, "content": each.text, "learn": each.role == "assistant"} for each in messages]
     found = encode(tokenizer, {"id": "", "weight": 1.0, "messages": lines})
     tokens = [*found.opening, *found.rest]
     learnt = [False] * len(found.opening) + [weight > 0 for weight in found.weights]
@@ -79,14 +78,13 @@ def lesson(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], repl
     return Lesson(tokens, [range(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)])
 
 
-def train(model: Qwen3ForCausalLM, batches: Sequence[Sequence[Lesson]], rate: float) -> list[float]:
+def train(model: Qwen3ForCausalLM, batches: Sequence[Sequence[Lesson]]) -> list[float]:
     """Take one step of AdamW a batch, on the replies alone, at a rate that rises and falls; return the losses."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
-    rising = min(20, len(batches))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.99), weight_decay=0.0)
     losses = []
-    for step, batch in enumerate(batches, 1):
+    for step, batch in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(step / rising, (len(batches) + 1 - step) / (len(batches) + 1 - rising))
+            group["lr"] = _RATE * min((step + 1) / _RISING, 1 - step / len(batches))
         loss = -torch.cat(log_probabilities(model, batch)).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -2,10 +2,10 @@ import pytest
 
 pytest.importorskip("verl")
 
-import torch  # noqa: E402
-from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from mia.training.cpu.generation import Request, generate  # noqa: E402
+from mia.training.cpu.generation import Request, generate
 
 END = 7
 

@@ -52,7 +52,7 @@ def test_help_tells_the_usage(script):
         (["tests/ci/20_unit.sh"], "-m pytest tests/unit tests/service"),
         (["local_search/run.sh"], "-m local_search serve --corpus data/worldfacts/corpus.jsonl"),
         (["Planner-Train/train.sh", "+overlay=cpu"], "-m mia.training Planner-Train/config.yaml +overlay=cpu"),
-        (["scripts/smoke_train.sh", "planner"], "-m smoke.report runs/smoke-planner/metrics.jsonl --steps 30"),
+        (["scripts/smoke_train.sh", "planner"], "runs/smoke-planner/metrics.jsonl --steps 30"),
         ([".ci/run"], "bash tests/ci/30_e2e.sh"),
     ],
 )

@@ -15,5 +15,6 @@ class CpuEngine(transformer_impl.FSDPEngineWithLMHead):
     """A frozen reference model is offloaded into pinned memory, which needs an accelerator."""
 
     def _build_fsdp_module(self, module: Any) -> Any:
-        with mock.patch.object(transformer_impl, "CPUOffloadPolicy", lambda **_: CPUOffloadPolicy(pin_memory=False)):
+        unpinned = CPUOffloadPolicy(pin_memory=False)
+        with mock.patch.object(transformer_impl, "CPUOffloadPolicy", return_value=unpinned):
             return super()._build_fsdp_module(module)

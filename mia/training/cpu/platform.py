@@ -52,9 +52,9 @@ _DEVICE = _device()
 class CpuPlatform(PlatformBase):
     """The answers of a machine with CPUs to verl's questions about its accelerator."""
 
-    device_name = property(lambda self: "cpu")
-    vendor_name = property(lambda self: "cpu")
-    device_module = property(lambda self: _DEVICE)
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _DEVICE
 
     def is_available(self) -> bool:
         """It is, wherever it is named."""

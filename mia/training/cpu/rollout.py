@@ -47,8 +47,7 @@ class Server:
         self,
         prompt_ids: Sequence[int],
         sampling_params: dict[str, Any],
-        request_id: str,
-        **_: Any,  # noqa: ARG002
+        **_: Any,
     ) -> TokenOutput:
         """Return what is sampled after some ids.
 
