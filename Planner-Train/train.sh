@@ -32,7 +32,7 @@ await "The Executor's service" "$PLAN_URL/healthz" "Start Serve/agent.sh train, 
 export PLAN_URL JUDGE_URL DATASET_TRAIN DATASET_VAL REF_MODEL_PATH SAVE_CHECKPOINT_DIR WANDB_MODE
 for argument in "$@"; do
     # Every process of a run on the CPU learns of it this way.
-    [[ "$argument" != "+overlay=cpu" ]] || export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=mia.training.cpu OMP_NUM_THREADS=1
+    [[ "$argument" != "+overlay=cpu" ]] || export VERL_USE_EXTERNAL_MODULES=mia.training.cpu OMP_NUM_THREADS=1
 done
 if [[ "$DRY_RUN" == 1 && -x "$VENV/bin/python" ]]; then
     "$VENV/bin/python" -m mia.training Planner-Train/config.yaml --show "$@"

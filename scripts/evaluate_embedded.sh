@@ -1,29 +1,32 @@
 #!/usr/bin/env bash
-# Usage: scripts/evaluate_embedded.sh [--quick] [--out FOLDER] [--transcripts FILE]
+# Usage: scripts/evaluate_embedded.sh [--quick | --size N] [--out FOLDER] [--transcripts FILE]
 # Measures what the small model reaches with its adapters, on the test splits of data/worldfacts that no adapter was
 # trained on: by hops and types, in other wordings, on new chains and on questions without an answer; against the
 # one-shot adapter, without reflection and with memory, each in pairs; its seconds per question; whether it reads or
 # recites; and, where FILE has transcripts of the test split, how well it reflects. Prints one table with intervals,
 # and writes it to FOLDER (runs/embedded) as table.md and results.json. Takes two to three hours on two cores, --quick
-# minutes. Run again with the same FOLDER it goes on. DRY_RUN=1 prints the commands.
+# minutes; --size N takes N questions of each type. Run again with the same FOLDER it goes on. DRY_RUN=1 prints the commands.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 help_if_asked "${BASH_SOURCE[0]}" "$@"
 
-OUT=runs/embedded TRANSCRIPTS="" QUICK=0
+OUT=runs/embedded TRANSCRIPTS=""
+# Questions of each type: of the whole, of what is compared in pairs, of what fills the memory; questions of the probe.
+PER_TYPE=1000 SAMPLE=30 FILL=20 PROBE=100
 while [[ $# -gt 0 ]]; do
     case "$1" in
-        --quick) QUICK=1 && shift ;;
+        --quick) PER_TYPE=2 SAMPLE=1 FILL=1 PROBE=4 && shift ;;
+        --size)
+            PER_TYPE="${2:?--size needs a number}" SAMPLE="$2" FILL="$2" PROBE=$((4 * $2))
+            shift 2
+            ;;
         --out) OUT="${2:?--out needs a folder}" && shift 2 ;;
         --transcripts) TRANSCRIPTS="${2:?--transcripts needs a file}" && shift 2 ;;
         *) die "There is no option $1." "scripts/evaluate_embedded.sh --help lists them." ;;
     esac
 done
-# Questions of each type: of the whole, of what is compared in pairs, of what fills the memory; questions of the probe.
-PER_TYPE=1000 SAMPLE=30 FILL=20 PROBE=100
-[[ "$QUICK" == 0 ]] || PER_TYPE=2 SAMPLE=1 FILL=1 PROBE=4
 LOGS="$OUT"
 # shellcheck source=scripts/services.sh
 source scripts/services.sh

@@ -51,7 +51,9 @@ def make(options: argparse.Namespace, console: Console) -> None:
     import torch  # noqa: PLC0415 - of an extra
     from smoke import rehearsal, tiny, warm  # noqa: PLC0415 - of an extra
     from smoke.world import SmokeWorld  # noqa: PLC0415 - of an extra
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - of an extra
 
+    disable_progress_bar()
     torch.set_num_threads(1)  # more are no faster for a model as small as this
     options.out.mkdir(parents=True)
     started = time.monotonic()

@@ -1,142 +1,126 @@
-"""verl's platform for machines without an accelerator."""
+"""The platform "cpu" of verl: what it asks of an accelerator, answered for a machine that has none."""
 
 from __future__ import annotations
 
-import functools
-import types
+import os
+import resource
 from contextlib import contextmanager
+from functools import wraps
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
+import torch.distributed
 from verl.plugin.platform.platform_base import PlatformBase
-from verl.plugin.platform.platform_manager import PlatformRegistry
+from verl.plugin.platform.platform_manager import PlatformRegistry, set_platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+_TWICE, _ONCE = "cpu:gloo,cpu:gloo", "cpu:gloo"
 
 
-def _device() -> types.ModuleType:
-    """Return what verl takes for torch.cuda: torch.cpu lacks most of it."""
-    made = types.ModuleType("mia.training.cpu.device")
+def use() -> None:
+    """Make this process one of this platform.
 
-    def memory(*_: Any) -> int:
-        return int(psutil.Process().memory_info().rss)
+    verl names a backend for the CPU and one for the device; PyTorch refuses two for one.
+    """
+    set_platform(PlatformCPU())
+    start = torch.distributed.init_process_group
 
-    def nothing(*_: Any, **__: Any) -> None:
-        """Do what an accelerator would have to do."""
+    @wraps(start)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        start(_ONCE if backend == _TWICE else backend, *args, **kwargs)
 
-    made.is_available = lambda: False  # type: ignore[attr-defined]
-    made.device_count = lambda: 1  # type: ignore[attr-defined]
-    made.current_device = lambda: torch.device("cpu")  # type: ignore[attr-defined]
-    made.get_device_name = lambda *_: "CPU"  # type: ignore[attr-defined]
-    made.get_device_capability = lambda *_: (None, None)  # type: ignore[attr-defined]
-    made.mem_get_info = lambda *_: (psutil.virtual_memory().available, psutil.virtual_memory().total)  # type: ignore[attr-defined]
+    torch.distributed.init_process_group = init_process_group
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do what there is to do where memory is the host's and nothing runs asynchronously."""
+
+
+def _most_resident(*_: Any) -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _free_and_total(*_: Any) -> tuple[int, int]:
+    page = os.sysconf("SC_PAGE_SIZE")
+    return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+
+
+def _device_module() -> ModuleType:
+    """Return what verl uses of `torch.cuda`; `torch.cpu` has only a part of it."""
+    module = ModuleType("mia.training.cpu.device")
+    for name in ("empty_cache", "set_device", "set_per_process_memory_fraction", "synchronize"):
+        setattr(module, name, _nothing)
+    for name in ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"):
+        setattr(module, name, _most_resident)
+    for name in ("Stream", "current_stream", "stream"):
+        setattr(module, name, getattr(torch.cpu, name))
     for name in ("get_rng_state", "set_rng_state"):
-        setattr(made, name, getattr(torch, name))
-    for name in ("Stream", "stream", "current_stream", "amp"):
-        setattr(made, name, getattr(torch.cpu, name))
-    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
-        setattr(made, name, memory)
-    for name in ("empty_cache", "synchronize", "set_device", "reset_peak_memory_stats", "ipc_collect", "manual_seed"):
-        setattr(made, name, nothing)
-    for name in ("manual_seed_all", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"):
-        setattr(made, name, nothing)
-    return made
-
-
-_DEVICE = _device()
+        setattr(module, name, getattr(torch, name))
+    module.mem_get_info = _free_and_total  # type: ignore[attr-defined]
+    module.is_available = lambda: False  # type: ignore[attr-defined] # of an accelerator: there are no caches to empty
+    module.device_count = lambda: 1  # type: ignore[attr-defined]
+    module.get_device_name = lambda *_: "CPU"  # type: ignore[attr-defined]
+    return module
 
 
 @PlatformRegistry.register(platform="cpu")
-class CpuPlatform(PlatformBase):
-    """The answers of a machine with CPUs to verl's questions about its accelerator."""
+class PlatformCPU(PlatformBase):
+    """One CPU device per process. To Ray it is a logical GPU, which is all that verl places workers by."""
 
     device_name = "cpu"
     vendor_name = "cpu"
-    device_module = _DEVICE
+    device_module = _device_module()
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def is_available(self) -> bool:
-        """It is, wherever it is named."""
+        """Return that there is a CPU."""
         return True
 
-    def is_platform_available(self, use_smi_check: bool = False) -> bool:  # noqa: ARG002, FBT001, FBT002 - verl's signature
-        """Never take a machine over that did not name it."""
-        return False
-
     def current_device(self) -> torch.device:
-        """Return the device; verl moves tensors to it, so it is no number."""
+        """Return the device; verl hands it to `Tensor.to`, for which an index would be one of an accelerator."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
-        """Return how many there are."""
+        """Return the devices of this process."""
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """There is one."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing runs on its own."""
-
     def manual_seed(self, seed: int) -> None:
-        """Seed the one generator."""
+        """Seed PyTorch."""
         torch.manual_seed(seed)
 
-    manual_seed_all = manual_seed
+    def manual_seed_all(self, seed: int) -> None:
+        """Seed PyTorch."""
+        torch.manual_seed(seed)
 
-    def set_allocator_settings(self, settings: str) -> None:
-        """There are none."""
-
-    def empty_cache(self) -> None:
-        """There is none."""
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:  # noqa: ARG002
-        """Return that of no accelerator."""
+    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:  # noqa: ARG002 - verl's signature
+        """Return that there is no compute capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Return how ranks talk."""
+        """Return the backend of collectives."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Return a name that verl may set."""
+        """Return the variable that Ray sets for a logical GPU."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:  # noqa: ARG002
+    def nvtx_range(self, msg: str) -> Iterator[None]:  # noqa: ARG002 - verl's signature
         """Mark nothing."""
         yield
 
-    def profiler_start(self) -> None:
-        """Profile nothing."""
-
-    def profiler_stop(self) -> None:
-        """Profile nothing."""
-
     def ray_resource_name(self) -> str:
-        """Return what verl counts on each node; Ray is told of logical ones (ray_kwargs.ray_init.num_gpus)."""
+        """Return the resource of Ray that stands for a device; `ray_kwargs.ray_init.num_gpus` says how many."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """Return what keeps Ray from hiding devices."""
-        return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+        """Return that Ray need not be kept from anything."""
+        return []
 
     def is_ipc_supported(self) -> bool:
-        """Tensors do not travel by handle."""
+        """Return that no memory is shared with a rollout engine."""
         return False
-
-    def cudart(self) -> None:
-        """There is none."""
-
-
-def _once(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap init_process_group: verl asks for "cpu:gloo,DEVICE:BACKEND", and torch refuses a device named twice."""
-
-    @functools.wraps(start)
-    def started(backend: str | None = None, *arguments: Any, **named: Any) -> Any:
-        return start("cpu:gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *arguments, **named)
-
-    return started
-
-
-torch.distributed.init_process_group = _once(torch.distributed.init_process_group)
