@@ -117,7 +117,8 @@ def roles(setting: str, model: str) -> dict[str, Path]:
     if setting == "none":
         return {}
     if setting == "auto":
-        return {role: folder for role, folder in OWN.items() if model == DEFAULT and folder.is_dir()}
+        # A folder may hold no more than the checkpoint of a training that has not ended.
+        return {role: folder for role, folder in OWN.items() if model == DEFAULT and (folder / _CONFIG).is_file()}
     found: dict[str, Path] = {}
     for part in setting.split(","):
         role, _, folder = (text.strip() for text in part.partition("="))

@@ -199,6 +199,8 @@ def test_auto_gives_the_default_model_its_own_adapter_where_it_is(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     assert roles("auto", "smollm2") == {}
     OWN["executor"].mkdir(parents=True)
+    assert roles("auto", "smollm2") == {}  # a training that has not ended
+    (OWN["executor"] / "adapter_config.json").write_text("{}")
     assert roles("auto", "smollm2") == {"executor": OWN["executor"], "planner": OWN["planner"]}
     assert roles("auto", "other.gguf") == {}
 
