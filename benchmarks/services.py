@@ -12,7 +12,7 @@ kill: 64 clients at once save through /batch_memory_save and repeat what was not
 killed with SIGKILL and started again. In the end all that was acknowledged must be there once, with exact credits.
 
 Servers and clients share two cores. The model is a stand-in. What is lost, doubled, crossed or refused ends it with an
-error; --quick does all that on a small scale.
+error; --quick does all that on a small scale. Standard error shows how far it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from memory_records import PLAN, PORTION, SUMMARY
 from rich.console import Console
 from rich.table import Table
 from services_crash import Killed, Saving
-from services_house import HERE, QUICK, House, Load, Scale, asked, post, session_of_clients
+from services_house import HERE, QUICK, House, Load, Scale, asked, cpu_seconds, post, session_of_clients
 
 from mia.memory.storage import Storage
 from mia.memory.writing import Fresh, Vectors
@@ -43,10 +43,11 @@ from mia.types import Workflow
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from mia.protocols import Encoder
 
-def fill(bank: Path, count: int, encoder: str) -> None:
+
+def fill(bank: Path, count: int, vectors: Encoder) -> None:
     """Make a bank of so many workflows, a third of them failures, with the vectors of their questions."""
-    vectors = load_encoder(encoder, "cpu")
     with closing(Storage(bank, vectors.id)) as storage:
         for first in range(0, count, PORTION):
             numbers = range(first, min(first + PORTION, count))
@@ -74,24 +75,43 @@ def _workflow(number: int) -> Workflow:
     )
 
 
-async def recall(house: House) -> list[tuple[str, Load]]:
+class Recalled(NamedTuple):
+    """A round of one server: what clients saw, and its own CPU seconds."""
+
+    server: str
+    load: Load
+    cpu: float
+
+
+async def recall(house: House) -> list[Recalled]:
     """Load the service and the plain server in turn, and return what was measured of each."""
-    scale, bank = house.scale, house.folder / "recalled.sqlite"
-    fill(bank, scale.workflows, house.encoder)
-    _, ours = await house.serve_memory(bank)
+    scale, bank, encoder = house.scale, house.folder / "recalled.sqlite", load_encoder(house.encoder)
+    started = time.perf_counter()
+    fill(bank, scale.workflows, encoder)
+    house.tell(f"a bank of {scale.workflows:,} workflows filled in {time.perf_counter() - started:.1f} s")
+    ours, url = await house.serve_memory(bank)
     command = [sys.executable, str(HERE / "services_baseline.py"), str(bank), "--encoder", house.encoder]
-    _, port = await house.start("plain", command)
-    servers = {"mia serve memory": ours, "plain threaded server": f"http://127.0.0.1:{port}"}
-    measured: list[tuple[str, Load]] = []
+    plain, port = await house.start("plain", command)
+    servers = {
+        "mia serve memory": (ours, url),
+        "plain threaded server": (plain, f"http://127.0.0.1:{port}"),
+    }
+    measured: list[Recalled] = []
     for number in range(scale.rounds + 1):
-        for name, url in servers.items():
-            load = await _ask_all(f"{url}/memory", scale, number)
-            if number:  # the first round is to warm up
-                measured.append((name, load))
+        for name, (process, url) in servers.items():
+            done = house.count(f"{name}, round {number}", scale.clients * scale.requests)
+            before = cpu_seconds(process)
+            load = await _ask_all(f"{url}/memory", scale, number, done)
+            house.tell(f"{name}, {f'round {number}' if number else 'warm-up'}: {load.row[0]} requests/s")
+            if number:
+                measured.append(Recalled(name, load, cpu_seconds(process) - before))
+    before = time.process_time()
+    encoder.encode([asked(number) for number in range(1000)])
+    house.tell(f"encoding a question takes {time.process_time() - before:.3f} ms of either's CPU time")
     return measured
 
 
-async def _ask_all(url: str, scale: Scale, seed: int) -> Load:
+async def _ask_all(url: str, scale: Scale, seed: int, done: Callable[[], None]) -> Load:
     latencies: list[float] = []
     async with session_of_clients() as session:
 
@@ -105,6 +125,7 @@ async def _ask_all(url: str, scale: Scale, seed: int) -> Load:
                 best = answer["pos_indices" if own % 3 else "neg_indices"][0]
                 assert best == own + 1, f"{url} shows {best} first for the question of {own + 1}"
                 assert asked(own) in answer["context"], f"{url} tells of another question than {own}"
+                done()
 
         started = time.perf_counter()
         await asyncio.gather(*map(client, range(scale.clients)))
@@ -147,16 +168,18 @@ async def plan(house: House) -> Planned:
         async def timed(task: Callable[[int], Awaitable[None]], count: int) -> float:
             started = time.perf_counter()
             await asyncio.gather(*map(task, range(count)))
-            return time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            house.tell(f"{count} times {task.__name__} at once: {seconds:.2f} s")
+            return seconds
 
         return Planned(await timed(episode, 1), await timed(chain, scale.clients), await timed(episode, scale.clients))
 
 
-def _show_recall(console: Console, scale: Scale, measured: list[tuple[str, Load]]) -> None:
+def _show_recall(console: Console, scale: Scale, measured: list[Recalled]) -> None:
     title = f"/memory, {scale.clients} clients at once, {scale.workflows:,} workflows: nothing failed, lost or crossed"
-    table = Table("server", "requests/s", "p50 ms", "p95 ms", "p99 ms", title=title)
-    for name, load in measured:
-        table.add_row(name, *load.row)
+    table = Table("server", "requests/s", "p50 ms", "p95 ms", "p99 ms", "its CPU ms a request", title=title)
+    for each in sorted(measured, key=lambda each: each.server):
+        table.add_row(each.server, *each.load.row, f"{each.cpu / len(each.load.latencies) * 1000:.2f}")
     console.print(table)
 
 

@@ -44,6 +44,7 @@ class Saving:
         self.url = ""
         self.acknowledged = self.cut = 0
         self.latencies: list[float] = []
+        self._done = house.count("saved", total)
 
     async def run(self) -> Killed:
         """Save all, kill now and then, and hold the bank against what was acknowledged."""
@@ -80,6 +81,7 @@ class Saving:
                     await asyncio.sleep(0.01)
             self.latencies.append(time.perf_counter() - started)
             self.acknowledged += 1
+            self._done()
             if moment := self.moments.get(self.acknowledged):
                 moment.set()
 
@@ -95,6 +97,7 @@ class Saving:
             process, self.url = await self.house.serve_memory(self.bank, int(self.url.rpartition(":")[2]))
             waits.append(time.perf_counter() - killed)
             self.up.set()
+            self.house.tell(f"killed at {self.acknowledged:,} saved; back after {waits[-1]:.1f} s")
         return process, waits
 
     async def _check_answers(self, session: aiohttp.ClientSession) -> None:

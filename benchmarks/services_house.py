@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
+import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import aiohttp
 from overhead import percentile
+from rich.console import Console
+from rich.progress import Progress
 
 from mia.embedded.process import start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mia.embedded.process import Process
 
@@ -49,8 +54,11 @@ class House:
         self.encoder = encoder
         self.model = ""
         self._stack = AsyncExitStack()
+        # Twice a second: drawing takes time of the cores that are measured.
+        self._progress = Progress(console=Console(stderr=True), refresh_per_second=2, transient=True)
 
     async def __aenter__(self) -> Self:
+        self._stack.enter_context(self._progress)
         answers = {f"({number})": f"answer {number}." for number in range(self.scale.clients)}
         model = [sys.executable, str(HERE.parent / "tests" / "standin.py"), "--delay", str(self.scale.delay)]
         model += ["--searches", str(self.scale.turns - 1), "--answers", json.dumps(answers)]
@@ -60,6 +68,14 @@ class House:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    def count(self, what: str, total: int) -> Callable[[], None]:
+        """Show how far a work of so many pieces is; what this returns is called for each of them."""
+        return partial(self._progress.advance, self._progress.add_task(what, total=total))
+
+    def tell(self, what: str) -> None:
+        """Say what has been done, also where no bar can be drawn."""
+        self._progress.console.print(f"{time.strftime('%H:%M:%S')} {what}", highlight=False)
 
     async def start(self, name: str, command: Sequence[str]) -> tuple[Process, int]:
         """Start a process; return it and the port that a line of its output tells, bare or as our services log it."""
@@ -108,6 +124,12 @@ class Load(NamedTuple):
         """Requests per second, and percentiles of the latency."""
         shares = (f"{percentile(self.latencies, share) * 1000:.1f}" for share in (0.5, 0.95, 0.99))
         return (f"{len(self.latencies) / self.seconds:.0f}", *shares)
+
+
+def cpu_seconds(process: Process) -> float:
+    """Return the time that a process has taken of the cores, by Linux's count."""
+    fields = Path(f"/proc/{process.id}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def asked(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Make what a smoke run of Planner training starts from: a tiny model whose plans are half right, its data, a corpus.
+"""Make what a smoke run of Planner training starts from: a tiny model whose plans are often wrong, its data, a corpus.
 
   python scripts/smoke_model.py --out runs/smoke
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -55,16 +56,19 @@ def make(options: argparse.Namespace, console: Console) -> None:
 
     disable_progress_bar()
     torch.set_num_threads(1)  # more are no faster for a model as small as this
-    options.out.mkdir(parents=True)
+    scratch = options.out.with_name(f".{options.out.name}")  # so that a folder of the name asked for is whole
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
     started = time.monotonic()
     chance = random.Random(options.seed)  # noqa: S311 - an order, not a secret
     course = warm.Course(options.right, options.mixed)
     with rehearsal.opened(SmokeWorld(DATA)) as stage:
-        plays = asyncio.run(_play(stage, options.out, course.mixed * warm.BATCH, chance))
+        plays = asyncio.run(_play(stage, scratch, course.mixed * warm.BATCH, chance))
     played = time.monotonic()
     learnt = warm.start(plays, course, options.seed, chance)
     taught = time.monotonic()
-    tiny.save(options.out / "model", *learnt)
+    tiny.save(scratch / "model", *learnt)
+    scratch.rename(options.out)
     table = Table("share at temperature 1", "training", "validation")
     measured = (warm.odds(learnt, plays.training), warm.odds(learnt, plays.validation))
     for name, *values in zip(warm.Odds._fields, *measured, strict=True):

@@ -94,10 +94,17 @@ class Ranking(NamedTuple):
 
 def similarities(snapshot: Snapshot, query: Query) -> Floats:
     """Return the cosine of each memory's question with the query's, mixed 0.8 to 0.2 with captions' if it has one."""
-    similarity = (snapshot.questions @ query.question).astype(np.float64)
+    similarity = _cosines(snapshot.questions, query.question)
     if query.captioned:
-        similarity = QUESTION_SHARE * similarity + CAPTION_SHARE * (snapshot.captions @ query.caption)
+        similarity = QUESTION_SHARE * similarity + CAPTION_SHARE * _cosines(snapshot.captions, query.caption)
     return similarity
+
+
+def _cosines(rows: Vectors, vector: Vectors) -> Floats:
+    # Not by `@`: the threads of BLAS spin while they wait for each other, and where requests come at once on few cores
+    # 10,000 rows take them 8 ms. One thread takes 0.4, about as fast as memory is read.
+    products: Vectors = np.einsum("ij,j->i", rows, vector)
+    return products.astype(np.float64)
 
 
 def rank(snapshot: Snapshot, query: Query, rule: RecallRule) -> Ranking:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mia.protocols import Memory, Role
     from mia.types import Episode, Message, Question, Recall
 
-RIGHT = 0.5  # of all plans; the others name one thing wrong
+RIGHT = 0.4  # of all plans; the others name one thing wrong
 AGAIN = 0.5  # of all decisions, whatever came of the plan: what to make of that is left to be learnt
 SHOWN = 1  # memories of each kind
 TOPK = 1
@@ -105,6 +105,11 @@ def opened(world: SmokeWorld) -> Iterator[Rehearsal]:
             yield Rehearsal(world, Stage(index, ByteCounter(), load(RoleSettings, snippet=0)), manager)
 
 
+def sure(right: Ask, chance: random.Random) -> Dialogue:
+    """Return a dialogue whose plans are right, and whose decision is left to chance."""
+    return Dialogue(right, right if chance.random() < AGAIN else None)
+
+
 def mixed(world: SmokeWorld, right: Ask, chance: random.Random) -> Dialogue:
     """Return a dialogue that goes right or wrong by chance in each of its replies."""
     again = chance.random() < AGAIN
@@ -121,35 +126,37 @@ def _guess(world: SmokeWorld, right: Ask, chance: random.Random) -> Ask:
     return right if chance.random() < RIGHT else chance.choice(near(world, right))
 
 
-class Pair(NamedTuple):
-    """Two dialogues about a question, to measure on: a first plan that is right or wrong, yes, and the right plan."""
+class Probe(NamedTuple):
+    """Dialogues about a question to measure on: a right plan and no; a right plan, yes, and it again; a wrong one first."""
 
-    right: tuple[Message, ...]
+    content: tuple[Message, ...]
+    doubted: tuple[Message, ...]
     wrong: tuple[Message, ...]
 
 
 class Plays(NamedTuple):
-    """Dialogues to learn from, in which both plans are right or which are mixed, and pairs to measure on."""
+    """Dialogues to learn from, in which all plans are right or which are mixed, and some to measure on."""
 
     right: list[tuple[Message, ...]]
     mixed: list[tuple[Message, ...]]
-    training: list[Pair]
-    validation: list[Pair]
+    training: list[Probe]
+    validation: list[Probe]
 
 
 async def plays(stage: Rehearsal, count: int, chance: random.Random) -> Plays:
     """Play every wording but those held out for validation, and `count` mixed dialogues."""
     world = stage.world
     taught = [*world.training, *world.spare]
-    right = [await stage.play(asked, Dialogue(asked.fact.ask, asked.fact.ask)) for asked in taught]
+    right = [await stage.play(asked, sure(asked.fact.ask, chance)) for asked in taught]
     chosen = [taught[number % len(taught)] for number in range(count)]
     some = [await stage.play(asked, mixed(world, asked.fact.ask, chance)) for asked in chosen]
-    pairs = [await _pair(stage, asked, chance) for asked in (*world.training, *world.validation)]
+    probes = [await _probe(stage, asked, chance) for asked in (*world.training, *world.validation)]
     known = len(world.training)
-    return Plays(right, some, pairs[:known], pairs[known:])
+    return Plays(right, some, probes[:known], probes[known:])
 
 
-async def _pair(stage: Rehearsal, asked: Asked, chance: random.Random) -> Pair:
+async def _probe(stage: Rehearsal, asked: Asked, chance: random.Random) -> Probe:
     right = asked.fact.ask
     wrong = chance.choice(near(stage.world, right))
-    return Pair(await stage.play(asked, Dialogue(right, right)), await stage.play(asked, Dialogue(wrong, right)))
+    dialogues = Dialogue(right), Dialogue(right, right), Dialogue(wrong, right)
+    return Probe(*[await stage.play(asked, dialogue) for dialogue in dialogues])

@@ -1,4 +1,4 @@
-"""The warm start of the tiny Planner: a short training on dialogues that are half right, and how right it is then."""
+"""The warm start of the tiny Planner: a short training on dialogues that are mostly wrong, and what it knows then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
     from mia.types import Message
-    from smoke.rehearsal import Pair, Plays
+    from smoke.rehearsal import Plays, Probe
 
 BATCH = 4
 _RATE = 3e-3
@@ -55,7 +55,11 @@ def start(plays: Plays, course: Course, seed: int, chance: random.Random) -> War
 
 def texts(plays: Plays) -> Iterator[str]:
     """Yield all that a vocabulary must hold: what was said, and what is said only when something goes wrong."""
-    dialogues = [*plays.right, *plays.mixed, *(each for pair in (*plays.training, *plays.validation) for each in pair)]
+    dialogues = [
+        *plays.right,
+        *plays.mixed,
+        *(each for probe in (*plays.training, *plays.validation) for each in probe),
+    ]
     yield from {message.text for messages in dialogues for message in messages}
     yield from (NONE_FOUND, fill("plan_again"))
     yield from (transcript("", Trajectory(steps=(), answer=None, stop=reason)) for reason in StopReason)
@@ -120,19 +124,21 @@ class Odds(NamedTuple):
     """Says yes after a wrong one."""
     revised: float
     """Then writes the right plan."""
+    plain: float
+    """Says yes or no, and nothing else."""
     final: float
     reward: float
 
 
-def odds(warm: Warm, pairs: Sequence[Pair]) -> Odds:
+def odds(warm: Warm, probes: Sequence[Probe]) -> Odds:
     """Measure a model."""
-    lessons = [lesson(warm.tokenizer, messages) for pair in pairs for messages in pair]
+    lessons = [lesson(warm.tokenizer, messages) for probe in probes for messages in probe]
     with torch.no_grad():
         found = [reply.sum().exp() for reply in log_probabilities(warm.model, lessons)]
-    plan, doubted, again, _, doubting, revised = torch.stack(found).view(len(pairs), 6).unbind(1)
-    content = 1 - doubted
-    final = plan * (content + doubted * again) + (1 - plan) * doubting * revised
+    plan, content, _, doubted, again, _, doubting, revised = torch.stack(found).view(len(probes), 8).unbind(1)
+    plain = content + doubted
+    final = plan * (content + (1 - content) * again) + (1 - plan) * doubting * revised
     decision = plan * content + (1 - plan) * doubting
-    reward = 0.7 * final + 0.2 * plan + 0.05 * decision + 0.05
-    means = (each.mean().item() for each in (content, doubting, revised, final, reward))
+    reward = 0.7 * final + 0.2 * plan + 0.05 * decision + 0.05 * plain
+    means = (each.mean().item() for each in (content, doubting, revised, plain, final, reward))
     return Odds(plan.mean().item(), plan.min().item(), *means)

@@ -165,10 +165,10 @@ def test_the_dialogues_are_of_the_products_prompts_and_remember_nothing_themselv
     assert asyncio.run(stage.memory.recall(world.training[3].question)).sequence == before
 
 
-def test_half_of_the_mixed_plans_are_right(world):
+def test_two_of_five_mixed_plans_are_right(world):
     chance = random.Random(0)
     right = world.facts[0].ask
     dialogues = [mixed(world, right, chance) for _ in range(2000)]
-    assert 0.45 < sum(each.first == right for each in dialogues) / 2000 < 0.55
+    assert 0.35 < sum(each.first == right for each in dialogues) / 2000 < 0.45
     assert 0.45 < sum(each.second is None for each in dialogues) / 2000 < 0.55
     assert {each.first for each in dialogues} == {right, *near(world, right)}

@@ -43,7 +43,7 @@ def model(tokenizer):
 
 
 def test_every_text_of_the_dialogues_comes_back_as_it_was(plays, tokenizer):
-    for messages in (*plays.mixed, *(each for pair in plays.validation for each in pair)):
+    for messages in (*plays.mixed, *(each for probe in plays.validation for each in probe)):
         lines = [{"role": message.role, "content": message.text} for message in messages]
         text = tokenizer.apply_chat_template(lines, tokenize=False)
         ids = tokenizer(text)["input_ids"]
@@ -125,13 +125,14 @@ def test_training_is_the_same_for_a_seed_and_learns(plays, tokenizer):
 
 def test_odds_are_worked_out_from_the_probabilities(plays, tokenizer, model):
     odds = warm.odds(warm.Warm(model, tokenizer), plays.validation[:1])
-    right, wrong = (warm.lesson(tokenizer, messages) for messages in plays.validation[0])
+    lessons = [warm.lesson(tokenizer, messages) for messages in plays.validation[0]]
     with torch.no_grad():
-        plan, doubted, again, _, doubting, revised = (
-            reply.sum().exp().item() for reply in warm.log_probabilities(model, [right, wrong])
+        plan, content, same, doubted, again, _, doubting, revised = (
+            reply.sum().exp().item() for reply in warm.log_probabilities(model, lessons)
         )
-    assert odds.plan == pytest.approx(plan)
-    final = plan * (1 - doubted + doubted * again) + (1 - plan) * doubting * revised
+    assert odds.plan == pytest.approx(plan) == pytest.approx(same)
+    assert odds.plain == pytest.approx(content + doubted)
+    final = plan * (content + (1 - content) * again) + (1 - plan) * doubting * revised
     assert odds.final == pytest.approx(final)
-    decision = plan * (1 - doubted) + (1 - plan) * doubting
-    assert odds.reward == pytest.approx(0.7 * final + 0.2 * plan + 0.05 * decision + 0.05)
+    decision = plan * content + (1 - plan) * doubting
+    assert odds.reward == pytest.approx(0.7 * final + 0.2 * plan + 0.05 * decision + 0.05 * odds.plain)
