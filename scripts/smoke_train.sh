@@ -44,7 +44,7 @@ until [[ "$DRY_RUN" == 1 ]] || read -r model <"$FOLDER/executor-model.log"; do s
 search=$(free_port) agent=$(free_port)
 serve search "$search" env CORPUS_PATH="$START/corpus.jsonl" INDEX_PATH="$START/index" SEARCH_PORT="$search" \
     "$PYTHON" -m local_search serve
-serve agent "$agent" env MIA_EXECUTOR_URL="http://127.0.0.1:$model/v1" MIA_SEARCH_URL="http://127.0.0.1:$search" \
+serve agent "$agent" env MIA_TOPK=1 MIA_EXECUTOR_URL="http://127.0.0.1:$model/v1" MIA_SEARCH_URL="http://127.0.0.1:$search" \
     AGENT_PORT="$agent" "$VENV/bin/mia" serve agent --mode train
 
 log "Training, $STEPS steps"

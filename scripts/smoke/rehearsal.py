@@ -127,7 +127,7 @@ def _guess(world: SmokeWorld, right: Ask, chance: random.Random) -> Ask:
 
 
 class Probe(NamedTuple):
-    """Dialogues to measure on: a right plan and no; a right plan, yes, and the same; a wrong plan, yes, and the right."""
+    """Dialogues to measure on: right plan, no; right plan, yes, right plan; wrong plan, yes, right plan."""
 
     content: tuple[Message, ...]
     doubted: tuple[Message, ...]
