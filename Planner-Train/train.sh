@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: Planner-Train/train.sh [+overlay=one_gpu|cpu] [KEY=VALUE...]
-# Trains the Planner by GRPO (verl). Needs the Executor as a service (Serve/agent.sh train) and, unless mia.judge=exact,
-# the Judge's model (Memory-Serve/models.sh manager). A run that stopped goes on from its last checkpoint.
+# Trains the Planner by GRPO (verl). A run that stopped goes on from its last checkpoint.
+# Needs the Executor as a service (Serve/agent.sh train) and, unless mia.judge=exact, the Judge's model
+# (Memory-Serve/models.sh manager).
 # The variables below may be set in the environment or in .env; DRY_RUN=1 prints the command and the composed configuration.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: scripts/smoke_train.sh planner [KEY=VALUE...]
+# Usage: scripts/smoke_train.sh [planner [KEY=VALUE...]]
 # Trains a tiny Planner on two CPU cores through the very processes of a real run: search, the Executor as a service and
 # verl, with a stand-in for the Executor's model that follows plans to the letter. Makes the tiny model, its questions
 # and their memories first. Ends with a table of what was learnt, and with an error if that, or the agreement of the
@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 help_if_asked "${BASH_SOURCE[0]}" "$@"
-[[ "${1:-}" == planner ]] || die "${1:-Nothing} is no stage that a smoke run exists for." "scripts/smoke_train.sh planner"
+[[ "${1:-planner}" == planner ]] || die "There is no smoke run of $1." "scripts/smoke_train.sh planner"
 STEPS="${STEPS:-30}" SEED="${SEED:-0}" FAIL="${FAIL:-0}" FOLDER=$(realpath -m "${FOLDER:-runs/smoke-planner}")
 PYTHON="$VENV/bin/python"
 [[ "$DRY_RUN" == 1 ]] || need "$PYTHON" "Run ./install.sh embedded train first."
