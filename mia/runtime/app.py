@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 CHECK_SECONDS = 5.0
+# A client that keeps connections for longer than the service does sends requests into closed ones: aiohttp keeps them
+# for 15 s, proxies for a minute.
+KEEP_ALIVE_SECONDS = 75
 NOTICE_SECONDS = 1.0  # time for readiness checks to see that the service drains, before it closes its port
 
 _log = logging.getLogger(__name__)
@@ -80,7 +83,11 @@ def serve(app: FastAPI, settings: ServiceSettings) -> None:
         )
     notice = min(NOTICE_SECONDS, settings.drain_seconds)
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, timeout_graceful_shutdown=math.ceil(settings.drain_seconds - notice)
+        app,
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.drain_seconds - notice),
     )
     with _bind(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         Server(config, app, notice).run(sockets=[listener])
