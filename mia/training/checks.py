@@ -70,7 +70,7 @@ class _Measured:
 
 async def _prompts(rows: Sequence[dict[str, Any]], tokenizer: Any, stage: Stage) -> None:
     """Refuse questions whose first prompt does not fit: their groups would be dropped, in every epoch anew."""
-    long: dict[str, int] = {}
+    long: list[tuple[int, str]] = []
     budget = PlanBudget(memory_tokens=stage.lengths.memory, retries=0)
     for row in rows:
         measured, question = _Measured(tokenizer), Question.model_validate_json(row["question"])
@@ -78,12 +78,12 @@ async def _prompts(rows: Sequence[dict[str, Any]], tokenizer: Any, stage: Stage)
         key = Key(run=stage.run, question_id=question.id)
         await planner.start(question, Recall.model_validate_json(row["recall"]), key).plan()
         if measured.tokens > stage.lengths.prompt:
-            long[question.id] = measured.tokens
+            long.append((measured.tokens, question.id))
     if long:
-        longest = max(long, key=lambda each: long[each])
+        tokens, question_id = max(long)
         raise InputError(
             f"{len(long)} of {len(rows)} prompts are longer than mia.lengths.prompt ({stage.lengths.prompt}): "
-            f"question {longest} makes one of {long[longest]} tokens.",
+            f"question {question_id} makes one of {tokens} tokens.",
             remedy="Raise mia.lengths.prompt, lower mia.lengths.memory, or take those questions out.",
         )
 
