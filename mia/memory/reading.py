@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 EMBEDDED = ("memories", "plan_pairs")
+# Made once: every recall reads by it, and making it takes longer than reading does.
+_ALIVE = sql.select(memories).where(memories.c.alive, memories.c.id.in_(sql.bindparam("ids", expanding=True)))
 MOST_PARAMETERS = 10_000  # of one statement; SQLite takes 32,766
 
 
@@ -55,7 +57,7 @@ def find(connection: sql.Connection, ids: Iterable[int]) -> dict[int, Workflow]:
     """Return the memories of these ids that there are."""
     found: dict[int, Workflow] = {}
     for some in portions(possible(ids)):
-        rows = connection.execute(sql.select(memories).where(memories.c.alive, memories.c.id.in_(some)))
+        rows = connection.execute(_ALIVE, {"ids": some})
         found.update({row["id"]: workflow_of(row) for row in rows.mappings()})
     return found
 
