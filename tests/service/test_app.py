@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 
+import aiohttp
 import httpx
 import pytest
 from fastapi import APIRouter, Request
@@ -508,3 +509,16 @@ def test_a_reply_in_two_pieces_is_not_held_back():
         listener.listen()
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_connection_is_kept_for_longer_than_a_client_keeps_it(monkeypatch):
+    """Else a client that paused sends its request into a closed one."""
+    started = []
+    monkeypatch.setattr(runtime_app.Server, "run", lambda self, sockets: started.append(self.config))
+
+    async def pool():
+        async with aiohttp.TCPConnector() as connector:
+            return connector._keepalive_timeout
+
+    serve(create_service("test", load(ServiceSettings, port=0), routers=[]), load(ServiceSettings, port=0))
+    assert started[0].timeout_keep_alive > asyncio.run(pool())
