@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Usage: scripts/smoke_train.sh [planner [KEY=VALUE...]]
 # Trains a tiny Planner on two CPU cores through the very processes of a real run: search, the Executor as a service and
-# verl, with a stand-in for the Executor's model that follows plans to the letter. Makes the tiny model, its questions
-# and their memories first. Ends with a table of what was learnt, and with an error if that, or the agreement of the
-# rollout server and the trainer, is not what it must be. STEPS=30, SEED=0, FOLDER=runs/smoke-planner; FAIL=0.1 refuses
-# every tenth reply of the Executor's model for good, so that its rollout fails. DRY_RUN=1 prints the commands.
+# verl, with a stand-in for the models of Executor and Judge that follows plans to the letter. Makes the tiny model, its
+# questions and their memories first. Ends with a table of what was learnt, and with an error if that, or the agreement of the
+# rollout server and the trainer, is not what it must be. STEPS=30, SEED=0, FOLDER=runs/smoke-planner; FAIL=0.1
+# refuses every tenth reply of the Executor's model for good, so that its rollout fails, and JUDGE_FAIL=0.1 of the Judge's;
+# with either, mia.groups.most_dropped=0.95 lets the run go on. DRY_RUN=1 prints the commands.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 help_if_asked "${BASH_SOURCE[0]}" "$@"
 [[ "${1:-planner}" == planner ]] || die "There is no smoke run of $1." "scripts/smoke_train.sh planner"
-STEPS="${STEPS:-30}" SEED="${SEED:-0}" FAIL="${FAIL:-0}" FOLDER=$(realpath -m "${FOLDER:-runs/smoke-planner}")
+STEPS="${STEPS:-30}" SEED="${SEED:-0}" FAIL="${FAIL:-0}" JUDGE_FAIL="${JUDGE_FAIL:-0}" FOLDER=$(realpath -m "${FOLDER:-runs/smoke-planner}")
 PYTHON="$VENV/bin/python"
 [[ "$DRY_RUN" == 1 ]] || need "$PYTHON" "Run ./install.sh embedded train first."
 [[ "$DRY_RUN" == 1 ]] || mkdir -p "$FOLDER"
@@ -38,9 +39,9 @@ serve() {
 log "The tiny model, its questions and their memories"
 START="$FOLDER/start-$SEED"
 [[ -d "$START" ]] || run "$PYTHON" scripts/smoke_model.py --out "$START" --seed "$SEED"
-start executor-model "$PYTHON" tests/planned.py --fail "$FAIL"
+start models "$PYTHON" tests/planned.py --fail "$FAIL" --fail-judge "$JUDGE_FAIL"
 model=0 # its first line of output is its port
-until [[ "$DRY_RUN" == 1 ]] || read -r model <"$FOLDER/executor-model.log"; do sleep 0.2; done
+until [[ "$DRY_RUN" == 1 ]] || read -r model <"$FOLDER/models.log"; do sleep 0.2; done
 search=$(free_port) agent=$(free_port)
 serve search "$search" env CORPUS_PATH="$START/corpus.jsonl" INDEX_PATH="$START/index" SEARCH_PORT="$search" \
     "$PYTHON" -m local_search serve
@@ -50,8 +51,8 @@ serve agent "$agent" env MIA_TOPK=1 MIA_EXECUTOR_URL="http://127.0.0.1:$model/v1
 log "Training, $STEPS steps"
 run rm -rf "$FOLDER/checkpoints" "$FOLDER/metrics.jsonl" # a run goes on from what is there, and this one begins
 export VERL_FILE_LOGGER_PATH="$FOLDER/metrics.jsonl"
-run env PLAN_URL="http://127.0.0.1:$agent" REF_MODEL_PATH="$START/model" \
+run env PLAN_URL="http://127.0.0.1:$agent" JUDGE_URL="http://127.0.0.1:$model/v1" REF_MODEL_PATH="$START/model" \
     DATASET_TRAIN="$START/train.parquet" DATASET_VAL="$START/val.parquet" SAVE_CHECKPOINT_DIR="$FOLDER/checkpoints" \
     Planner-Train/train.sh +overlay=cpu "trainer.total_training_steps=$STEPS" "data.seed=$SEED" 'trainer.logger=[console,file]' \
-    trainer.val_before_train=false "${@:2}"
+    trainer.val_before_train=false mia.judge=truth "${@:2}"
 run env PYTHONPATH=scripts "$PYTHON" -m smoke.report "$FOLDER/metrics.jsonl" --steps "$STEPS"

@@ -1,11 +1,13 @@
-"""A stand-in for the Executor's model, over real HTTP: python tests/planned.py [--fail SHARE].
+"""A stand-in for the models of Executor and Judge, over real HTTP: python tests/planned.py [--fail SHARE].
 
 It follows the plan in its prompt to the letter: of "1. Find the capital of Iceland." it searches for "Iceland capital"
 and answers what a passage says "The capital of Iceland is", or else "unknown". So only a plan that names the right
-relation of the right entity finds the right answer. Its first line of output is its port.
+relation of the right entity finds the right answer. A Judge asks a model only about answers that match none exactly, and
+those are wrong here. The first line of output is the port.
 
-With --fail it refuses that share of the requests with a 503, by a hash of the number that a request has among all.
-A request is known by its X-Request-ID, so that it is refused however often a client tries it again.
+With --fail it refuses that share of the Executor's requests with a 503, and with --fail-judge of the Judge's, by a hash of
+the number that a request has among all. A request is known by its X-Request-ID, so that it is refused however often a
+client tries it again.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ import json
 import re
 
 PLAN = re.compile(r"(?:A plan for your guidance[^\n]*|Revised plan:)\n(.*)\n\n(?:Begin with|Go on from)", re.DOTALL)
+GRADED = re.compile(r"^> (.*)$", re.MULTILINE)
 STEP = re.compile(r"Find the (.+?) of (.+?)\.$", re.MULTILINE)
 
 
 class Policy:
-    def __init__(self, fail: float = 0.0) -> None:
-        self.fail = fail
+    def __init__(self, fail: float = 0.0, fail_judge: float = 0.0) -> None:
+        self.shares = {"executor": fail, "judge": fail_judge}
         self.numbers: dict[str, int] = {}
 
-    def refuses(self, request_id: str) -> bool:
+    def refuses(self, request_id: str, body: dict) -> bool:
         number = self.numbers.setdefault(request_id, len(self.numbers))
         digest = hashlib.sha256(str(number).encode()).digest()
-        return int.from_bytes(digest[:4], "big") < self.fail * 2**32
+        role = "judge" if GRADED.search(body["messages"][-1]["content"]) else "executor"
+        return int.from_bytes(digest[:4], "big") < self.shares[role] * 2**32
 
     def reply(self, messages: list[dict]) -> str:
+        graded = GRADED.search(messages[-1]["content"])
+        if graded:
+            return "C" if graded[1] == "unknown" else "B"
         plans = [(place, found[1]) for place, each in enumerate(messages) if (found := PLAN.search(each["content"]))]
         place, plan = plans[-1]
         step = STEP.search(plan)
@@ -56,10 +63,10 @@ def completion(policy: Policy, body: dict) -> dict:
 def respond(policy: Policy, head: bytes, body: bytes) -> tuple[str, dict]:
     if b"/chat/completions" not in head.split(b"\r\n")[0]:
         return "200 OK", {"object": "list", "data": [{"id": "planned", "owned_by": "tests", "max_model_len": 32768}]}
-    request_id = re.search(rb"x-request-id: *(\S+)", head, re.IGNORECASE)
-    if request_id and policy.refuses(request_id[1].decode()):
+    request_id, asked = re.search(rb"x-request-id: *(\S+)", head, re.IGNORECASE), json.loads(body)
+    if request_id and policy.refuses(request_id[1].decode(), asked):
         return "503 Service Unavailable\r\nRetry-After: 0", {"error": {"message": "refused, as --fail has it"}}
-    return "200 OK", completion(policy, json.loads(body))
+    return "200 OK", completion(policy, asked)
 
 
 async def answer(reader, writer, policy) -> None:
@@ -74,7 +81,7 @@ async def answer(reader, writer, policy) -> None:
 
 
 async def main(options) -> None:
-    policy = Policy(options.fail)
+    policy = Policy(options.fail, options.fail_judge)
 
     async def connected(reader, writer) -> None:
         try:
@@ -89,5 +96,6 @@ async def main(options) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fail", type=float, default=0.0, metavar="SHARE", help="share of requests to refuse")
+    parser.add_argument("--fail", type=float, default=0.0, metavar="SHARE", help="of the Executor's requests to refuse")
+    parser.add_argument("--fail-judge", type=float, default=0.0, metavar="SHARE", help="of the Judge's to refuse")
     asyncio.run(main(parser.parse_args()))

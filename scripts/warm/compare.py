@@ -34,25 +34,32 @@ def value(text: str) -> float:
 
 
 def weigh(names: tuple[str, str], values: tuple[str, str]) -> Weighed:
-    """Compare two values: hemispheres, then lengths, then digit by digit to the first that differs."""
+    """Compare two values: hemispheres, then lengths, then digit by digit to the first that differs.
+
+    Each value stands beside its own length: to count and to compare at once is more than a small model can do.
+    """
     larger = 0 if value(values[0]) > value(values[1]) else 1
     degrees = any("°" in text for text in values)
     south = [text.rstrip().endswith("S") for text in values]
     if degrees and south[0] != south[1]:
-        return Weighed(larger, f"One is north and one is south: {names[larger]} is farther north.")
-    whole = [re.sub(r"[^\d]", "", text.partition(".")[0]) for text in values]
-    if len(whole[0]) != len(whole[1]):
-        shown = f"{len(whole[0])} digits against {len(whole[1])}"
-    else:
-        digits = [re.sub(r"[^\d.]", "", text) for text in values]
-        pairs = []
-        for one, other in zip(*digits, strict=False):
-            pairs.append(f"{one}{'=' if one == other else '>' if one > other else '<'}{other}")
+        told = f"{names[0]}: {values[0]}, {names[1]}: {values[1]}."
+        return Weighed(larger, f"{told} One is north and one is south: {names[larger]} is farther north.")
+    lengths = [len(re.sub(r"\D", "", text.partition(".")[0])) for text in values]
+    told = ", ".join(
+        f"{name}: {text} ({length} digits)" for name, text, length in zip(names, values, lengths, strict=True)
+    )
+    shown = f"{_set_beside(*lengths)} digits"
+    if lengths[0] == lengths[1]:
+        for one, other in zip(*(re.sub(r"\D", "", text) for text in values), strict=False):
+            shown += f" {_set_beside(int(one), int(other))}"
             if one != other:
                 break
-        shown = " ".join(pairs)
     more = 1 - larger if all(south) else larger  # the larger number of degrees south is the smaller value
-    words = f"{shown}: {names[more]} is larger"
+    words = f"{told}. {shown}: {names[more]} is larger"
     if degrees:
         words += ", so farther south" if all(south) else ", so farther north"
     return Weighed(larger, f"{words}.")
+
+
+def _set_beside(one: int, other: int) -> str:
+    return f"{one}{'=' if one == other else '>' if one > other else '<'}{other}"

@@ -307,7 +307,7 @@ class Oracle:
         right = right_of(row, names)
         word = WORDS[last.relation][0 if names[weighed.larger] == right else 1]
         other = names[1 - names.index(right)]
-        words = f"{names[0]}: {values[0]}, {names[1]}: {values[1]}. {weighed.words} With the {word}: {right}. "
+        words = f"{weighed.words} With the {word}: {right}. "
         step = f"Choose between {names[0]} and {names[1]}: the one with the {word}"
         return Ending(step, word, words, right, (other,))
 

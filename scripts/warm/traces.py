@@ -37,23 +37,24 @@ if TYPE_CHECKING:
     from mia.types import Message
 
 # What becomes of a question, and how often, of a hundred; failures share theirs.
-_CHAINS = {"right": 50, "retry": 8, "invented": 12, "removed fact": 4, "removed passage": 3, "failing": 23}
+_CHAINS = {"right": 38, "retry": 8, "invented": 24, "removed fact": 4, "removed passage": 3, "failing": 23}
 _COMPARISONS = {"right": 25, "invented": 55, "failing": 20}
 UNKNOWN = "unknown"  # as the prompt of one-shot retrieval wants it
 _SHOWN = 3
-_TOPK = (3, 3, 2, 1)  # passages a query; fewer cost less to train on
+_TOPK = (3, 2, 1, 1)  # passages a query; fewer cost less to train on
 
 
 @dataclass(frozen=True)
 class Mix:
     """How many traces of which kind: shares of the questions, and plans for questions in other words."""
 
-    executor: float = 0.7
+    planned: float = 0.5
+    """Of the episodes that are not reflected on, the share whose plan is kept."""
     reflected: float = 0.25
     recalled: float = 0.35
     comparisons: int = 3
     untold: int = 2
-    reworded: int = 4000
+    reworded: int = 3000
     not_recorded: int = 400
     questions: int = 0
     """The most of either; 0: all."""
@@ -165,10 +166,11 @@ class _Maker:
         failing = script.kind in FAILURES
         found = []
         shown = not failing or self._chance.random() < 2 * self._mix.reflected
-        if shown and self._chance.random() < (self._mix.executor if "comparison" not in row["type"] else 1.0):
+        if shown:
             found.append(self._trace("executor", script.kind, id, models.opened["executor"]))
         reflected = failing or self._chance.random() < self._mix.reflected
-        found.append(self._trace("planner", script.kind, id, models.opened["planner"], None if reflected else 1))
+        if reflected or self._chance.random() < self._mix.planned:
+            found.append(self._trace("planner", script.kind, id, models.opened["planner"], None if reflected else 1))
         return found
 
     async def planned(self, row: dict[str, Any]) -> list[dict[str, Any]]:

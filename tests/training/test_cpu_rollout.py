@@ -5,15 +5,12 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from engines import byte_tokenizer, engine_of, tiny
 from torch.distributed.fsdp import CPUOffloadPolicy
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from verl.plugin.platform.platform_manager import get_platform
-from verl.trainer.config import CheckpointConfig
-from verl.utils.distributed import initialize_global_process_group_ray
 from verl.utils.tensordict_utils import get_tensordict
 from verl.utils.torch_functional import logprobs_from_logits
-from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig, RolloutConfig
+from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.rollout.base import get_rollout_class
@@ -24,38 +21,12 @@ from mia.errors import ConfigError, InputError
 from mia.training.cpu.rollout import Server, endings, load
 from mia.training.cpu.sampling import Request, Sampling, choose, generate
 
-END, PAD = "<end>", "<pad>"
 WINDOW = 64
-
-
-def byte_tokenizer():
-    alphabet = {char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    made = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END, pad_token=PAD)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return byte_tokenizer()
-
-
-def tiny(size, *, seed=0, tied=False):
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-    )
-    return Qwen3ForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="module")
@@ -330,15 +301,6 @@ def test_loading_the_package_makes_the_process_one_of_the_platform():
     assert not transformer_impl.CPUOffloadPolicy(pin_memory=True).pin_memory
 
 
-@pytest.fixture
-def alone_in_a_group(monkeypatch, tmp_path):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "DIST_INIT_METHOD": f"file://{tmp_path}/meet"}.items():
-        monkeypatch.setenv(name, value)
-    initialize_global_process_group_ray()
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("kind", ["trained", "frozen", "adapted"])
 @pytest.mark.usefixtures("alone_in_a_group")
 def test_verls_engine_computes_the_log_probabilities_that_the_server_sampled_by(folder, kind):
@@ -359,23 +321,6 @@ def test_verls_engine_computes_the_log_probabilities_that_the_server_sampled_by(
     for prompt, output, log_probs in zip(prompts, outputs, trainers(engine, rows, 0.7), strict=True):
         sampled = log_probs[len(prompt) - 1 : len(prompt) - 1 + len(output.token_ids)]
         assert sampled.tolist() == pytest.approx(output.log_probs, abs=1e-5)
-
-
-def engine_of(folder, *, frozen, rank):
-    attention = {"attn_implementation": "sdpa"}
-    lora = {"lora_rank": rank, "lora": {"merge": rank > 0}}
-    precision = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    settings = {"strategy": "fsdp2", "model_dtype": "fp32", "use_torch_compile": False, "forward_only": frozen}
-    made = EngineRegistry.new(
-        model_type="language_model",
-        backend="fsdp2",
-        model_config=HFModelConfig(path=folder, override_config=attention, use_remove_padding=False, **lora),
-        engine_config=FSDPEngineConfig(mixed_precision=precision, **settings),
-        optimizer_config=FSDPOptimizerConfig(lr=1e-3, total_training_steps=1),
-        checkpoint_config=CheckpointConfig(),
-    )
-    made.initialize()
-    return made
 
 
 def trainers(engine, rows, temperature):

@@ -136,10 +136,12 @@ def test_a_refused_request_stays_refused_and_its_plan_fails(world, stage, planne
     assert 0 < len(failed) < 40
     assert {each.failure.status for each in failed} == {503}
     assert {each.answer for each in found if each not in failed} == {world.facts[0].value}
-    policy = Policy(0.1)
-    refused = [policy.refuses(str(number)) for number in range(2000)]
+    policy = Policy(fail_judge=0.1)
+    graded = {"messages": [{"content": "Given answer:\n> Oslo\n"}]}
+    refused = [policy.refuses(str(number), graded) for number in range(2000)]
     assert 0.08 < sum(refused) / 2000 < 0.12
-    assert [policy.refuses(str(number)) for number in range(2000)] == refused
+    assert [policy.refuses(str(number), graded) for number in range(2000)] == refused
+    assert not any(policy.refuses(str(number), {"messages": [{"content": "Question: ?"}]}) for number in range(2000))
 
 
 def test_rows_hold_what_a_memory_recalled_for_them(world, stage, tmp_path):
