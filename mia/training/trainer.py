@@ -101,13 +101,13 @@ class GroupTrainer(PPOTrainerSync):
             self._save_checkpoint()
             self.total_training_steps = self.global_steps  # the last step, as verl's loop sees it
 
-    def on_train_end(self) -> None:
-        """Say why the run stopped early.
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train, and say why the run stopped early; verl calls `on_train_end` only of a run that skips its last step.
 
         Raises:
-            Collapsed: a sign of collapse lasted.
+            Collapsed: a sign of collapse lasted, be it to the very last step.
         """
-        super().on_train_end()
+        super().fit(agent_loop_manager)
         if self._collapse:
             steps = self.stage.alarms.steps
             raise Collapsed(

@@ -1,11 +1,13 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("verl")
 
+from mia.training import trainer
 from mia.training.config import Alarms
-from mia.training.metrics import Watch, facts, summary
+from mia.training.metrics import Collapsed, Watch, facts, summary
 from mia.types import (
     Attempt,
     Episode,
@@ -78,3 +80,15 @@ def test_a_sign_of_collapse_counts_when_it_lasts(sign):
 def test_a_sign_can_be_switched_off():
     watch = Watch(Alarms(format_below=0, entropy_below=0, steps=1))
     assert not watch.seen({"mia/format/rate": 0.0, "actor/entropy": 0.0})
+
+
+@pytest.mark.parametrize("steps_left", [0, 3])
+def test_a_run_that_collapsed_ends_with_an_error_even_at_its_last_step(monkeypatch, steps_left):
+    def fit(self, loops):
+        self.global_steps, self._collapse = 8 - steps_left, "the entropy is near zero"
+
+    monkeypatch.setattr(trainer.PPOTrainerSync, "fit", fit)
+    made = object.__new__(trainer.GroupTrainer)
+    made.stage = SimpleNamespace(alarms=Alarms())
+    with pytest.raises(Collapsed, match=f"after step {7 - steps_left}, saved.*entropy"):
+        made.fit(None)

@@ -180,7 +180,7 @@ def test_a_prompt_is_told_from_its_rollouts_by_its_tag_and_a_key_is_split_at_und
         ("_validate", []),
         ("_save_checkpoint", []),
         ("on_step_begin", []),
-        ("on_train_end", []),
+        ("fit", ["agent_loop_manager"]),
     ],
 )
 def test_the_trainer_overrides_or_calls_of_verls(name, parameters):
@@ -200,7 +200,6 @@ def test_the_trainer_overrides_or_calls_of_verls(name, parameters):
         ("fit", "_compute_metrics"),
         ("fit", "total_training_steps"),
         ("fit", "on_step_begin"),
-        ("fit", "on_train_end"),
     ],
 )
 def test_verls_trainer_reaches_what_is_overridden(caller, called):
