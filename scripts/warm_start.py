@@ -58,14 +58,14 @@ def main() -> None:
 def traces(arguments: argparse.Namespace, console: Console) -> None:
     """Write the traces of one split and show how many there are of each kind."""
     from transformers import AutoTokenizer  # noqa: PLC0415 - of an extra
-    from warm import base  # noqa: PLC0415 - of an extra
+    from warm import from_gguf  # noqa: PLC0415 - of an extra
     from warm import traces as made  # noqa: PLC0415 - of an extra
 
     data = DATA / "worldfacts"
     if not (data / f"{arguments.split}.jsonl").exists():
         raise InputError(f"{data} has no questions of {arguments.split}.", remedy="Name train, dev or test.")
     out = arguments.out or traces_file(arguments.method, arguments.split, arguments.questions)
-    tokenizer = AutoTokenizer.from_pretrained(base.prepare(load(ModelServiceSettings).folder))
+    tokenizer = AutoTokenizer.from_pretrained(from_gguf.prepare(load(ModelServiceSettings).folder))
 
     def tokens(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -90,11 +90,11 @@ def train(arguments: argparse.Namespace, console: Console) -> None:
     """Train, or go on; then write the record, the probes and the card."""
     export(OMP_WAIT_POLICY="passive")  # threads that spin while they wait stand still beside any other work
     import torch  # noqa: PLC0415 - of an extra
-    from warm import adapter, base, card, lora  # noqa: PLC0415 - of an extra
+    from warm import adapter, card, from_gguf, lora  # noqa: PLC0415 - of an extra
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    folder = base.prepare(load(ModelServiceSettings).folder)
+    folder = from_gguf.prepare(load(ModelServiceSettings).folder)
     trainer = lora.Trainer(folder, arguments.traces, arguments.out, _plan(arguments), console)
     long = not arguments.steps and arguments.minutes >= _WORTH_COMPILING
     if long and not (shutil.which("g++") and trainer.model.compile()):
@@ -123,9 +123,9 @@ def finish(arguments: argparse.Namespace, console: Console) -> None:
 
     if arguments.traces:
         from transformers import AutoTokenizer  # noqa: PLC0415 - of an extra
-        from warm import adapter, base, batches  # noqa: PLC0415 - of an extra
+        from warm import adapter, batches, from_gguf  # noqa: PLC0415 - of an extra
 
-        folder = base.prepare(load(ModelServiceSettings).folder)
+        folder = from_gguf.prepare(load(ModelServiceSettings).folder)
         found, _ = batches.read(arguments.traces)
         adapter.write_probes(arguments.adapter, folder, found, AutoTokenizer.from_pretrained(folder))
     console.print(f"The card is {card.write(arguments.adapter)}.")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from mia.embedded.probes import PROBES
 from mia.errors import InputError
-from warm.base import PUBLIC_NAME, write_json
+from warm.from_gguf import PUBLIC_NAME, write_json
 from warm.llama import TARGETS, Llama, Weights, rank_of
 
 if TYPE_CHECKING:

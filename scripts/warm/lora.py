@@ -21,9 +21,9 @@ from transformers import AutoTokenizer
 
 from mia.errors import InputError, MiaError
 from warm import adapter
-from warm.base import PUBLIC_NAME, write_json
 from warm.batches import arrange, collate, encode, read
 from warm.card import RECORD, machine
+from warm.from_gguf import PUBLIC_NAME, write_json
 from warm.llama import Llama, Weights, fresh, rank_of
 
 if TYPE_CHECKING:

@@ -165,8 +165,7 @@ class _Maker:
             return []
         failing = script.kind in FAILURES
         found = []
-        shown = not failing or self._chance.random() < 2 * self._mix.reflected
-        if shown:
+        if not failing or self._chance.random() < 2 * self._mix.reflected:
             found.append(self._trace("executor", script.kind, id, models.opened["executor"]))
         reflected = failing or self._chance.random() < self._mix.reflected
         if reflected or self._chance.random() < self._mix.planned:

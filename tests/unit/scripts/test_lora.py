@@ -18,7 +18,7 @@ tokenizers = pytest.importorskip("tokenizers", reason=REASON)
 
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 import warm_start  # noqa: E402
-from warm import adapter, base, batches, card, llama, lora  # noqa: E402
+from warm import adapter, batches, card, from_gguf, llama, lora  # noqa: E402
 
 from mia.errors import InputError  # noqa: E402
 
@@ -91,8 +91,8 @@ def folder(weights, tmp_path_factory):
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    outside = {ours: theirs for theirs, ours in base._OUTSIDE.items()}
-    inside = {ours: theirs for theirs, ours in base._INSIDE.items()}
+    outside = {ours: theirs for theirs, ours in from_gguf._OUTSIDE.items()}
+    inside = {ours: theirs for theirs, ours in from_gguf._INSIDE.items()}
     for name, values in weights.items():
         called = outside.get(name)
         if called is None:
@@ -108,7 +108,7 @@ def folder(weights, tmp_path_factory):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    base.convert(place / "tiny.gguf", place / "tiny")
+    from_gguf.convert(place / "tiny.gguf", place / "tiny")
     return place / "tiny"
 
 
@@ -232,7 +232,7 @@ def test_the_probes_and_the_card_of_an_adapter_can_be_written_anew(folder, trace
     adapter.write_probes(out, folder, run.traces, run.tokenizer)
     before = (out / "probe.json").read_bytes()
     (out / "probe.json").unlink()
-    monkeypatch.setattr(base, "prepare", lambda _: folder)
+    monkeypatch.setattr(from_gguf, "prepare", lambda _: folder)
     arguments = warm_start._parser().parse_args(["finish", str(out), "--traces", str(traces)])
     arguments.run(arguments, Console(file=io.StringIO()))
     assert (out / "probe.json").read_bytes() == before

@@ -23,7 +23,11 @@ from mia.types import Question
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "scripts"))
 from warm import traces  # noqa: E402
-from warm.compare import value, weigh  # noqa: E402
+from warm.compare import (  # noqa: E402
+    Weighed,
+    value,
+    weigh,
+)
 from warm.oracle import FAILURES, NO_ANSWER, Oracle, Turn  # noqa: E402
 from warm.play import Stage, Unplayable, play  # noqa: E402
 from warm.rewording import Rewording  # noqa: E402
@@ -262,3 +266,22 @@ def named(value, names):
     if isinstance(value, dict):
         return set().union(*(strings(part) if key in names else named(part, names) for key, part in value.items()))
     return set().union(*(named(part, names) for part in value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize(
+    ("values", "larger", "words"),
+    [
+        (("494", "1632"), 1, "A: 494 (3 digits), B: 1632 (4 digits). 3<4 digits: B is larger."),
+        (("1,203,456", "998,123"), 0, "A: 1,203,456 (7 digits), B: 998,123 (6 digits). 7>6 digits: A is larger."),
+        (("1861", "1864"), 1, "A: 1861 (4 digits), B: 1864 (4 digits). 4=4 digits 1=1 8=8 6=6 1<4: B is larger."),
+        (("12.5", "12.34"), 0, "A: 12.5 (2 digits), B: 12.34 (2 digits). 2=2 digits 1=1 2=2 5>3: A is larger."),
+        (
+            ("45.30°S", "47.1°S"),
+            0,
+            "A: 45.30°S (2 digits), B: 47.1°S (2 digits). 2=2 digits 4=4 5<7: B is larger, so farther south.",
+        ),
+        (("3.2°N", "41°S"), 0, "A: 3.2°N, B: 41°S. One is north and one is south: A is farther north."),
+    ],
+)
+def test_values_are_weighed_beside_their_lengths_and_digit_by_digit(values, larger, words):
+    assert weigh(("A", "B"), values) == Weighed(larger, words)
